@@ -127,10 +127,3 @@ def headers_from_text(text: str | None) -> dict[str, str]:
     if "\\ud" in text or "\\uD" in text:  # half a character may be written so, and nothing takes it further
         "".join((*headers, *(value for value in headers.values() if isinstance(value, str)))).encode()
     return headers
-
-
-def plain_number(text: str) -> str:
-    """A number of JSON without zeros at its end: what is equal is written alike, unless it has an exponent."""
-    if "." in text and "e" not in text.lower():
-        text = text.rstrip("0").removesuffix(".")
-    return "0" if text == "-0" else text

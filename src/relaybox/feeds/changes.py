@@ -15,10 +15,10 @@ from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
 from ..brokers.json_members import members, valued
-from ..codec import plain_number
 from ..drivers.spi import AsyncRunner
 from ..errors import InvalidEvent, NotFound, Reject, Undecodable
 from ..event import Event
+from ..feed import key_number
 from ..store.feeds.store import FeedStore
 from ..topics.deltas import DeltaPlace
 
@@ -87,7 +87,7 @@ class _Number(str):
     __slots__ = ()
 
     def __new__(cls, text: str) -> _Number:
-        return str.__new__(cls, plain_number(text))
+        return str.__new__(cls, key_number(text))
 
 
 _DECODER = json.JSONDecoder(parse_int=_Number, parse_float=_Number)

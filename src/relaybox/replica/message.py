@@ -27,10 +27,10 @@ class FeedMessage(NamedTuple):
     claim_check: bool = False
     snapshot: bool = False
     op: str | None = None  # of one row: c, u, d, or r for a row of a snapshot; None: a delta
-    key: str | None = None  # of that row, as JSON
     rows: int = 0  # of that snapshot
     at: int = 0  # microseconds since 1970: when it was written
     seq: int | None = None  # in the source's log, if it was read there
+    key: str | None = None  # of that row, as JSON
 
     @classmethod
     def of(cls, event: Event[Any]) -> FeedMessage:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from ...codec import plain_number
 from ...errors import FeedError
 from ..event_rows import CHUNK_BYTES, CHUNK_ROWS
 
@@ -74,8 +73,8 @@ class KeptColumn(NamedTuple):
 Cell = Callable[[Any], Any]
 
 
-def cell_of(column: KeptColumn, *, holds_json: bool, key: bool, dialect: str) -> Cell:
-    """What makes a cell of a value. A number that is text in a key has one spelling there: 1.0 and 1.00 are one key."""
+def cell_of(column: KeptColumn, *, holds_json: bool, dialect: str) -> Cell:
+    """What makes a cell of a value."""
     words, ours = _WORDS[dialect], dialect == "postgres"  # whose words and times PostgreSQL reads
 
     def refused(why: str) -> FeedError:
@@ -84,8 +83,6 @@ def cell_of(column: KeptColumn, *, holds_json: bool, key: bool, dialect: str) ->
     def text(value: Any) -> str:
         if isinstance(value, bool):
             return words[value]
-        if key and isinstance(value, Number):
-            return plain_number(value)
         return value if isinstance(value, str) else encode(value)
 
     def number(value: Any) -> str:

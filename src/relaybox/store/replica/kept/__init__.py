@@ -9,13 +9,14 @@ from decimal import Decimal
 from typing import Any
 
 from ....errors import FeedError, StoreError
+from ....feed import key_number
 from ....op import Op, Query
 from ...event_rows import as_json
 from ...names import Tables, identifier
 from ...queries import Names, fill, load, texts
 from .. import ReplicaStore
 from ..mapping import declared, free_text, holds_json
-from ..rows import Cell, KeptColumn, batches, cell_of
+from ..rows import Cell, KeptColumn, Number, batches, cell_of
 
 PRODUCT = "replica/kept"
 _PARAMETER = re.compile(r":[a-z_]")  # which statements would take for one
@@ -46,9 +47,11 @@ class KeptShape:
         self._json = {column.name for column in columns if column.kind == "json"}
         self._json |= {name for name, type in types.items() if name in self._names and holds_json(type)}
         self._cells: dict[str, Cell] = {
-            column.name: cell_of(column, holds_json=column.name in self._json, key=column.name in key, dialect=dialect)
-            for column in columns
+            column.name: cell_of(column, holds_json=column.name in self._json, dialect=dialect) for column in columns
         }
+        for column in self.key:
+            if column.kind == "text":
+                self._cells[column.name] = _spelled(self._cells[column.name])
 
     def row(self, row: Mapping[str, Any]) -> list[Any]:
         """Of all columns. A feed leaves a column of JSON out that holds the JSON null; None is the NULL of SQL."""
@@ -313,6 +316,11 @@ class KeptTable:
                 for column, cell in zip(self._known.key, cells, strict=True)
             ]
         return {f"k{i}": cell for i, cell in enumerate(cells)}
+
+
+def _spelled(cell: Cell) -> Cell:
+    """In a key that is text a number has one spelling."""
+    return lambda value: key_number(value) if isinstance(value, Number) else cell(value)
 
 
 def _legible(names: Iterable[str]) -> Iterator[str]:
