@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test roles dbt check bench chaos storm journey seams scale ga clean
+.PHONY: help venv demo test roles dbt check site bench chaos storm journey seams scale ga clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,9 @@ check: venv ## Lint, formatting, types, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
 	$(BIN)/lint-imports
+
+site: venv ## Build the documentation as a site, in build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: venv ## Run the benchmarks
 	@$(BIN)/python -m benchmarks

@@ -15,7 +15,7 @@ FOR UPDATE SKIP LOCKED
 
 -- name: feed.patience -> rows
 -- To the end of the transaction.
-SELECT set_config('statement_timeout', greatest(1, ceil(extract(epoch FROM :timeout::interval) * 1000))::integer::text, true)
+SELECT set_config('statement_timeout', greatest(1, ceil(extract(epoch FROM :timeout::interval) * 1000::numeric))::integer::text, true)
 
 -- name: feed.attempt -> rows
 SELECT (a.done).n, (a.done).how, (a.done).reasons, (a.done).inserted, (a.done).deleted, (a.done).claim_check,

@@ -7,8 +7,8 @@ SELECT f.epoch::text, f.n FROM {feed} f WHERE f.name = :name::text
 
 -- name: feed.reading.place -> rows
 SELECT f.epoch::text, f.n, f.topic_id, f.relation, f.key,
-       (('x' || substr(md5(f.name), 1, 8))::bit(32)::bigint & 2147483647) % t.shards,
-       (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+       (('x' || substr(md5(f.name), 1, 8))::bit(32)::bigint & 2147483647::bigint) % t.shards::bigint,
+       (extract(epoch FROM clock_timestamp()) * 1000000::numeric)::bigint
 FROM {feed} f JOIN {topic} t ON t.id = f.topic_id WHERE f.name = :name::text
 
 -- name: feed.reading.columns -> rows
