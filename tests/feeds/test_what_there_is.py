@@ -10,11 +10,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from kit import make_postgres, one, wait_until
+from kit import make_postgres, one, restored, wait_until
 from kit.feeds import TOTALS, execute
 from relaybox import Feed, Outbox, StartFrom, Topic
 from relaybox.errors import FeedError, InUse
 from relaybox.outbox.doctor import examine
+from relaybox.testing.servers import require
 from relaybox.types import FeedSettings, FeedSource
 
 BY_ROW = pytest.mark.parametrize("by_row", [False, True], ids=["statement", "row"])
@@ -96,6 +97,7 @@ def test_what_no_table_is_called(box: Outbox, table: str) -> None:
     ("said", "options"),
     [
         ('its query is refused: syntax error at or near "SELEC"', {"query": "SELEC 1"}),
+        ('its query is refused: syntax error at or near ";"', {"query": "SELECT 1 AS id; DELETE FROM orders"}),
         ("its query is refused: relation", {"query": "SELECT id FROM nowhere"}),
         ("its query is refused: column", {"query": "SELECT nothing FROM orders"}),
         ("its query is refused: column .* more than once", {"query": "SELECT id, id FROM orders"}),
@@ -357,6 +359,27 @@ def test_a_session_elsewhere(url: str, box: Outbox) -> None:
         sees(other, "seen")
 
 
+def test_a_database_that_was_restored() -> None:
+    """Its triggers are others, so all is evaluated once."""
+    server = require("postgres-system", durable=False)
+    url = make_postgres("postgres-system")
+    execute(url, "CREATE TABLE orders (id integer PRIMARY KEY, amount float8)", "INSERT INTO orders VALUES (1, 1)")
+    names = {"statement": False, "row": True}
+    with Outbox(url) as box:
+        for name, by_row in names.items():
+            source = FeedSource("id", by_row=by_row)
+            box.feeds.create(Feed(name, "SELECT * FROM orders", key="id", sources={"orders": source}, inline_rows=0))
+            box.feeds.refresh(None, name)
+    execute(url, "INSERT INTO orders VALUES (2, 2)")
+    with Outbox(elsewhere := restored(url, server)) as box:
+        for name in names:
+            assert box.feeds.status(name).waiting == 1
+            sees(box, name, how="full")
+        execute(elsewhere, "UPDATE orders SET amount = amount + 1")
+        for name in names:
+            sees(box, name)
+
+
 # -- several at once, one after another ------------------------------------------------------------------------
 
 
@@ -415,6 +438,35 @@ def test_what_waits_for_the_next_refresh_is_no_drift(url: str, box: Outbox) -> N
     box.feeds.refresh(None, "totals")
     execute(url, "TRUNCATE orders")
     assert box.feeds.verify("totals") == (10, 1, True)
+
+
+NOWHERE = Feed(
+    "items",
+    "SELECT o.id, o.customer, count(i.id) AS n FROM orders o "
+    "LEFT JOIN item i ON i.order_id = o.id AND i.kind = o.customer GROUP BY o.id, o.customer",
+    key=("id", "customer"),
+    sources={"orders": ("id", "customer"), "item": ("order_id", "kind")},
+)
+
+
+def test_scopes_that_are_nowhere(url: str, box: Outbox) -> None:
+    """An item of no order changes no order; a row whose key is NULL is refused, by whatever it is found."""
+    execute(
+        url, "CREATE TABLE item (id serial, order_id integer, kind integer)", "CREATE INDEX ON item (order_id, kind)"
+    )
+    execute(url, "CREATE INDEX ON orders (id, customer)", "ALTER TABLE orders ALTER customer DROP NOT NULL")
+    box.feeds.create(NOWHERE)
+    box.feeds.refresh(None, "items")
+    execute(url, "INSERT INTO item (order_id, kind) VALUES (NULL, 7), (7, NULL), (NULL, NULL), (7, 7)")
+    sees(box, "items")
+    execute(url, "INSERT INTO orders VALUES (101, NULL, 1), (102, 2, 1)")
+    for _ in range(2):
+        with pytest.raises(FeedError, match=r"whose key or scope \(customer\) is NULL") as refused:
+            box.feeds.refresh(None, "items")
+        assert refused.value.reason == "no_key"
+    assert box.feeds.verify("items") == (2, 2, True)
+    execute(url, "UPDATE orders SET customer = 1 WHERE id = 101")
+    sees(box, "items")
 
 
 # -- what others make of it ----------------------------------------------------------------------------------

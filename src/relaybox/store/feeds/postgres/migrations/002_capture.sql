@@ -141,7 +141,7 @@ BEGIN
       PERFORM {feed_trigger}(source, part.relation, 'INSERT', 'FOR EACH ROW');
       PERFORM {feed_trigger}(source, part.relation, 'DELETE', 'FOR EACH ROW');
       PERFORM {feed_trigger}(source, part.relation, 'UPDATE', format(
-        'FOR EACH ROW WHEN (ROW(%s)::record *<> ROW(%s)::record)', {feed_list}(used, 'OLD.'), {feed_list}(used, 'NEW.')));
+        'FOR EACH ROW WHEN (record_image_ne(ROW(%s), ROW(%s)))', {feed_list}(used, 'OLD.'), {feed_list}(used, 'NEW.')));
     END IF;
     PERFORM {feed_trigger}(source, part.relation, 'TRUNCATE', 'FOR EACH STATEMENT');
   END LOOP;

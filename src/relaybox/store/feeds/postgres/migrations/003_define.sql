@@ -1,11 +1,11 @@
 -- Making, changing and dropping feeds. Errors of ours have states of their own (RBF..), which clients make errors of theirs.
 
 -- Somebody's text as a view, read with the search_path of whom it comes from. No operator may stand between the two changes.
--- `what`: it is, for who hears that it is refused.
+-- `what`: it is, for who hears that it is refused. In parentheses, because of several statements all would be executed.
 CREATE FUNCTION {feed_view}(view text, query text, path text, what text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE
-  statement text := format(E'CREATE VIEW %s AS %s\n', view, rtrim(query, E'; \n\t\r'));
+  statement text := format(E'CREATE VIEW %s AS (%s\n)', view, rtrim(query, E'; \n\t\r'));
   answer text;
 BEGIN
   PERFORM pg_catalog.set_config('search_path', path, true);
@@ -149,15 +149,14 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $feed$
 $feed$;
 
 -- The scopes that a feed's touched rows mean, each once and of its own type: that of what is mapped may be another, in which
--- more values differ. NULL: it has no sources.
+-- more values differ. Columns of it may be NULL: an item of no order. NULL: it has no sources.
 CREATE FUNCTION {feed_meant}(feed {feed}) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
-  SELECT format('SELECT DISTINCT %s FROM (%s) u(%s) WHERE ROW(%s) IS NOT NULL',
+  SELECT format('SELECT DISTINCT %s FROM (%s) u(%s)',
     (SELECT string_agg(format('u.%1$I::%2$s AS %1$I', s.name, format_type(a.atttypid, a.atttypmod)), ', ' ORDER BY s.o)
      FROM unnest(feed.scope) WITH ORDINALITY AS s(name, o)
      JOIN pg_attribute a ON a.attrelid = feed.relation::regclass AND a.attname = s.name),
-    string_agg(format('(%s)', {feed_scopes}(s)), ' UNION ALL ' ORDER BY s.ord),
-    {feed_list}(feed.scope), {feed_list}(feed.scope, 'u.'))
+    string_agg(format('(%s)', {feed_scopes}(s)), ' UNION ALL ' ORDER BY s.ord), {feed_list}(feed.scope))
   FROM {feed_source} s WHERE s.feed_id = feed.id HAVING count(*) > 0
 $feed$;
 

@@ -65,6 +65,31 @@ BEGIN
   RETURN answer;
 END $feed$;
 
+-- Touched rows may mean scopes that are NULL in part, for which nothing is looked up. That is right unless the query says
+-- something of them, which is asked as far as they are known: by their other columns.
+CREATE FUNCTION {feed_nowhere}(f {feed}, work text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
+DECLARE
+  unknown text[];
+  there boolean;
+BEGIN
+  FOR unknown IN EXECUTE format('SELECT DISTINCT array_remove(ARRAY[%s], NULL) FROM %s_scope WHERE NOT ROW(%s) IS NOT NULL',
+    (SELECT string_agg(format('CASE WHEN %I IS NULL THEN %L END', u, u), ', ') FROM unnest(f.scope) AS u), work,
+    {feed_list}(f.scope))
+  LOOP
+    EXECUTE format(
+      'SELECT EXISTS (SELECT FROM %s_scope k CROSS JOIN LATERAL (SELECT FROM %s q WHERE %s OFFSET 0) r)', work, f.query_view,
+      concat_ws(' AND ', (SELECT string_agg(format('q.%1$I IS NULL AND k.%1$I IS NULL', u), ' AND ') FROM unnest(unknown) AS u),
+                {feed_equal}(f.query_view::regclass, ARRAY(SELECT u FROM unnest(f.scope) AS u WHERE u <> ALL (unknown)),
+                             'q', 'k')))
+    INTO there;
+    IF there THEN
+      RAISE EXCEPTION 'feed %: its query gives rows whose key or scope (%) is NULL', f.name, {feed_list}(unknown)
+        USING ERRCODE = 'RBF01';
+    END IF;
+  END LOOP;
+END $feed$;
+
 -- Step 4, differential: one statement, one snapshot for what is taken, which scopes that means, and what the query says of
 -- them. With two statements a transaction could commit between taking and looking, and be seen by half.
 CREATE FUNCTION {feed_look}(f {feed}, work text) RETURNS bigint
@@ -83,6 +108,7 @@ BEGIN
     f.rows_of, (SELECT string_agg('a.k' || o, ', ' ORDER BY o) FROM generate_subscripts(f.scope, 1) AS o));
   GET DIAGNOSTICS said = ROW_COUNT;
   EXECUTE format('ANALYZE %1$s_scope, %1$s_new', work);
+  PERFORM {feed_nowhere}(f, work);
   RETURN said;
 END $feed$;
 
