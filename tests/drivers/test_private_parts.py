@@ -6,7 +6,7 @@ A newer version fails here: look whether the attribute still means the same, the
 from __future__ import annotations
 
 from importlib.metadata import version
-from inspect import signature
+from inspect import getsource, signature
 from typing import Any
 
 import aiosqlite
@@ -16,6 +16,9 @@ import sqlalchemy as sa
 from asyncmy.connection import Connection as AsyncmyConnection
 from asyncpg import Connection as AsyncpgConnection
 from asyncpg.pool import PoolConnectionProxy
+from mysql.connector import MySQLConnection
+from mysql.connector.cursor import MySQLCursor
+from mysql.connector.pooling import PooledMySQLConnection
 from pymysql.connections import Connection as PyMySQLConnection
 from sqlalchemy.orm import Session
 
@@ -27,6 +30,7 @@ from sqlalchemy.orm import Session
         ("asyncmy", ("0.2",)),
         ("asyncpg", ("0.32",)),
         ("PyMySQL", ("1.2",)),
+        ("mysql-connector-python", ("9.5", "26.10")),
         ("sqlalchemy", ("2.1",)),
     ],
 )
@@ -89,3 +93,11 @@ def test_the_connection_behind_a_pooled_one() -> None:
 def test_the_sockets() -> None:
     assert "_transport" in AsyncpgConnection.__slots__
     assert hasattr(PyMySQLConnection, "_sock")
+
+
+def test_what_mysql_connector_keeps_of_a_connection() -> None:
+    """`_socket` is there without the C extension only; a cursor's `_connection` is a weak proxy with `get_self`."""
+    connection = MySQLConnection()
+    assert (connection._raw, connection._socket) == (False, None)
+    assert MySQLCursor(connection)._connection.get_self() is connection
+    assert "self._cnx = None" in getsource(PooledMySQLConnection.close)

@@ -19,8 +19,9 @@ __all__ = ["AsyncDatabase", "Database", "open_async", "open_sync", "parse", "wra
 # group "relaybox.drivers": a module with a function wrap(handle).
 _MODULES = {
     name: f"{__name__}.{name}"
-    for name in ("psycopg", "asyncpg", "sqlite3", "aiosqlite", "pymysql", "asyncmy", "sqlalchemy", "django")
-}
+    for name in ("psycopg", "psycopg2", "asyncpg", "sqlite3", "aiosqlite", "pymysql", "asyncmy", "sqlalchemy", "django")
+} | {"MySQLdb": f"{__name__}.mysqldb", "mysql": f"{__name__}.mysql_connector"}
+_NAMES = [{"MySQLdb": "mysqlclient", "mysql": "MySQL Connector/Python"}.get(name, name) for name in _MODULES]
 _wrappers: dict[type, Callable[[Any], Connection | AsyncConnection | None]] = {}
 
 
@@ -56,9 +57,11 @@ def _itself(handle: Any) -> Connection | AsyncConnection | None:
 
 
 def _not_a_handle(kind: type) -> str:
+    gives = any(hasattr(kind, name) for name in ("acquire", "getconn", "get_connection"))
+    hint = "take a connection from this pool, or " if gives else ""
     return (
-        f"cannot write through a {kind.__module__}.{kind.__qualname__}; pass a connection or session of "
-        f"{', '.join(_MODULES)}, or what transaction() gives"
+        f"cannot write through a {kind.__module__}.{kind.__qualname__}; {hint}pass a connection or session of "
+        f"{', '.join(_NAMES)}, or what transaction() gives"
     )
 
 

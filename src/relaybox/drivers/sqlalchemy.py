@@ -35,6 +35,11 @@ _DIALECTS: dict[str, DialectName] = {
     "mariadb": "mysql",
 }
 _STYLES: dict[str, ParamStyle] = {"qmark": "qmark", "format": "format", "pyformat": "format"}
+_OTHER_STYLES: dict[str, ParamStyle] = {"asyncpg": "dollar", "mysqlconnector": "percent"}
+_BYTES: dict[str, type[memoryview | bytearray]] = {
+    "psycopg2": memoryview,
+    "mysqlconnector": bytearray,
+}  # what a client takes for bytes
 _OPTIONS = {"preserve_rowcount": True}
 
 
@@ -84,13 +89,13 @@ def _execute(connection: sa.Connection, statement: Statement | Copy) -> Result:
     if isinstance(statement, Copy):
         return _copy(connection, statement)
     dialect = connection.dialect
-    style = "dollar" if dialect.driver == "asyncpg" else _STYLES.get(dialect.paramstyle, "qmark")
+    style = _OTHER_STYLES.get(dialect.driver) or _STYLES.get(dialect.paramstyle, "qmark")
     text, params = statement.positional(style)
     result = connection.exec_driver_sql(text, tuple(params), execution_options=_OPTIONS)
     if statement.query.answer == "count":
         return Result((), result.rowcount)
-    if dialect.driver == "psycopg2":
-        rows = [tuple(bytes(v) if isinstance(v, memoryview) else v for v in row) for row in result]
+    if kind := _BYTES.get(dialect.driver):
+        rows = [tuple(bytes(v) if isinstance(v, kind) else v for v in row) for row in result]
     else:
         rows = [tuple(row) for row in result]
     return Result(rows, len(rows))
@@ -126,6 +131,8 @@ def _autocommit(target: sa.Connection | sa.Engine) -> bool:
     if isinstance(target, sa.Engine) or target.closed or target.invalidated:
         return False
     driver = target.connection.driver_connection  # may autocommit behind SQLAlchemy's back
+    if getattr(driver, "in_transaction", False) is True:
+        return False  # to ask MySQL Connector for autocommit is a round trip
     ask = getattr(driver, "get_autocommit", None)
     return (ask() if ask else getattr(driver, "autocommit", False)) is True
 
