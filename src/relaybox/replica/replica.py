@@ -247,8 +247,8 @@ class Replica(_Shared, Closing):
     safe to use from many threads; its service works in a thread of its own."""
 
     def _open(self) -> None:
-        self._db = open_sync(self._target)
-        self._source_db = None if self._source is None else open_sync(self._source._target)
+        self._db = open_sync(self._target, callers=True)
+        self._source_db = None if self._source is None else open_sync(self._source._target, callers=True)
         self._connected(self._db.dialect)
 
     def migrate(self) -> list[Migration]:
@@ -318,8 +318,8 @@ class AsyncReplica(_Shared, AsyncClosing):
     service works in the event loop that starts it."""
 
     def _open(self) -> None:
-        self._db = open_async(self._target)
-        self._source_db = None if self._source is None else open_async(self._source._target)
+        self._db = open_async(self._target, callers=True)
+        self._source_db = None if self._source is None else open_async(self._source._target, callers=True)
         self._connected(self._db.dialect)
 
     async def migrate(self) -> list[Migration]:
