@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 from types import ModuleType
@@ -110,3 +112,15 @@ def test_every_development_dependency_is_locked_with_its_hashes() -> None:
     entries = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
     assert len(entries) > 100
     assert [line for line in entries if "==" not in line or not line.endswith("\\")] == []
+    locked = {line.partition("==")[0].lower() for line in entries}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    wanted = set()
+    groups = ["all", "dev"]
+    for group in groups:
+        for requirement in extras[group]:
+            name, _, rest = re.split(r"([\[<>=~!; ])", requirement, maxsplit=1)
+            if name == "relaybox":
+                groups += [extra for extra in rest.rstrip("]").split(",") if extra not in groups]
+            else:
+                wanted.add(name.lower())
+    assert wanted - locked == set(), "run make lock"
