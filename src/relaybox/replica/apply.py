@@ -72,12 +72,19 @@ class Applying:
 
     # -- a message ------------------------------------------------------------------------------------
 
-    def take(self, message: FeedMessage, now: datetime | None) -> Moves[Applied]:
+    def take(self, message: FeedMessage, now: datetime | None, latest: int) -> Moves[Applied]:
+        """`latest`: no epoch begins after that."""
         if message.feed != self.feed:
             raise FeedError(
                 f"a message of feed {message.feed!r} came, and this replica follows {self.feed!r}", "message"
             )
         position = yield from self.found(how="lock")
+        if message.epoch != position.epoch and message.at > latest:
+            raise FeedError(
+                f"a message of feed {message.feed!r} says that an epoch has begun in the future: all others of today "
+                "would be older. The clock of its source is wrong, or somebody else has sent it",
+                "message",
+            )
         if message.op is not None:
             return (yield from self._row(position, message, now))
         return (yield from self.delta(position, message, now))
