@@ -85,6 +85,7 @@ class Trial(Storm[Options]):
             self.patience = 10.0
         self._ways = options.ways.split(",")
         self._known = (0, 0)
+        self._server_b: PostgresServer | MariaDBServer | None = None
         self._torn: list[str] = []
         self._looks = 0
 
@@ -102,11 +103,11 @@ class Trial(Storm[Options]):
 
     def _open_target(self, stack: ExitStack) -> str:
         if self.options.target == "sqlite":
-            self._server_b = None
             return f"sqlite:///{self.folder / 'target.db'}"
-        kind = {"postgres": PostgresServer.from_wheel, "mysql": MariaDBServer.from_system}[self.options.target]
-        self._server_b = stack.enter_context(kind(durable=True))
-        return self._server_b.create_database()
+        mysql = self.options.target == "mysql"
+        server = MariaDBServer.from_system() if mysql else PostgresServer.from_wheel(durable=True)
+        self._server_b = stack.enter_context(server)
+        return server.create_database()
 
     def _prepare(self) -> None:
         with Outbox(self._a) as box, psycopg.connect(self._a) as connection:

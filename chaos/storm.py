@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from relaybox.testing.servers import PostgresServer
-from relaybox.testing.servers.process import RestartableServer
+from relaybox.testing.servers.process import PrivateServer
 
 from .leases import TTL
 from .relay import toml_table
@@ -253,7 +253,7 @@ class Storm(Generic[Options]):
         asyncio.run(harness.recovery())
         self._struck["killed broker"] += 1
 
-    def _stop_server(self, name: str, server: RestartableServer) -> None:
+    def _stop_server(self, name: str, server: PrivateServer) -> None:
         server.stop("immediate") if isinstance(server, PostgresServer) else server.kill()
         time.sleep(self._random.uniform(0, self.options.outage_seconds))
         server.start()
