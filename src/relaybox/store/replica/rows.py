@@ -68,6 +68,7 @@ class KeptColumn(NamedTuple):
     digits: int | None  # behind the point; None: any number, or none is counted
     optional: bool  # a row may leave it out
     writable: bool
+    equals: str  # the operator that compares two values of it
 
 
 Cell = Callable[[Any], Any]
