@@ -6,16 +6,19 @@ A newer version fails here: look whether the attribute still means the same, the
 from __future__ import annotations
 
 from importlib.metadata import version
-from inspect import signature
+from inspect import getsource, signature
 from typing import Any
 
 import aiosqlite
 import asyncpg
 import pytest
 import sqlalchemy as sa
+from asgiref.sync import SyncToAsync
 from asyncmy.connection import Connection as AsyncmyConnection
 from asyncpg import Connection as AsyncpgConnection
 from asyncpg.pool import PoolConnectionProxy
+from django.db.transaction import Atomic
+from django.test import TestCase
 from pymysql.connections import Connection as PyMySQLConnection
 from sqlalchemy.orm import Session
 
@@ -25,7 +28,9 @@ from sqlalchemy.orm import Session
     [
         ("aiosqlite", ("0.22",)),
         ("asyncmy", ("0.2",)),
+        ("asgiref", ("3.13",)),
         ("asyncpg", ("0.32",)),
+        ("django", ("4.2", "5.2")),
         ("PyMySQL", ("1.2",)),
         ("sqlalchemy", ("2.1",)),
     ],
@@ -89,3 +94,10 @@ def test_the_connection_behind_a_pooled_one() -> None:
 def test_the_sockets() -> None:
     assert "_transport" in AsyncpgConnection.__slots__
     assert hasattr(PyMySQLConnection, "_sock")
+
+
+def test_the_block_of_a_test_case_is_marked() -> None:
+    """Its transaction is never committed, and there is nothing beside it. Also what of asgiref is not documented."""
+    assert Atomic("default", savepoint=True, durable=False)._from_testcase is False
+    assert "_from_testcase = True" in getsource(TestCase._enter_atomics)
+    assert hasattr(SyncToAsync, "context_to_thread_executor")

@@ -11,7 +11,7 @@ from typing import Any, cast
 from ..errors import ConfigError, MissingExtra
 from .pool import AsyncDatabase, Database
 from .spi import AsyncConnection, Connection, DialectName
-from .urls import Url, parse
+from .urls import DJANGO, Url, parse, resolved
 
 __all__ = ["AsyncDatabase", "Database", "open_async", "open_sync", "parse", "wrap"]
 
@@ -94,13 +94,16 @@ def _choose(url: Url, candidates: tuple[str, ...]) -> Any:
 
 
 def open_sync(target: Any, *, size: int = 4, timeout: float | None = None, pause: float | None = None) -> Database:
-    """A URL, or an object that gives connections: a SQLAlchemy engine, a Django alias.
+    """A URL, or an object that gives connections: a SQLAlchemy engine, a Django connection. What Django calls a name is
+    looked up whenever it is used: its tests have other databases.
 
     `timeout`: for services of ours. Seconds after which a database counts as away, and connections that are not shared
     with all else that uses the target. `pause`: seconds that a session may be idle in a transaction, if not `timeout`.
     """
     if not isinstance(target, str):
         return cast(Database, _borrowed(target, "borrow", size, timeout, pause))
+    if target.startswith(DJANGO):
+        return cast(Database, _module("django", "django").of_alias(target, timeout))
     url = parse(target)
     module = _choose(url, _SYNC[url.dialect])
     connect = partial(module.connect, url.bare, timeout=timeout, **_pause(url, pause))
@@ -119,14 +122,21 @@ def open_async(
         return cast(AsyncDatabase, _borrowed(target, "aborrow", size, timeout, pause))
     url = parse(target)
     module = _choose(url, _ASYNC[url.dialect])
-    listen = getattr(module, "listen", None)
+    connect = partial(module.aconnect, timeout=timeout, **_pause(url, pause))
+    listening: Any = getattr(module, "listen", None)
+    place: Callable[[], str] = partial(resolved, target)
+
+    def listen(*heard: Any) -> Any:
+        return listening(parse(target).bare, *heard, timeout=timeout)
+
     return AsyncDatabase(
         url.dialect,
-        partial(module.aconnect, url.bare, timeout=timeout, **_pause(url, pause)),
+        lambda: connect(parse(target).bare),
         size=url.pool_size(size),
-        listen=partial(listen, url.bare, timeout=timeout) if listen else None,
+        listen=listen if listening else None,
         timeout=timeout,
         address=url.bare,
+        place=place if target.startswith(DJANGO) else None,
     )
 
 

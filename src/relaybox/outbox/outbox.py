@@ -27,7 +27,7 @@ from ..drivers import open_async, open_sync, parse, wrap
 from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
 from ..drivers.spi import AsyncHandle, AsyncRunner, DialectName, Handle, Runner
 from ..durations import Duration, parse_duration
-from ..engine.wakeups import Notifier, ThreadNotifier
+from ..engine.wakeups import Notifier, ThreadNotifier, notifier
 from ..errors import Closed, ConfigError
 from ..event import Event
 from ..facts import Observer, Observers, Purged
@@ -368,7 +368,7 @@ class Outbox(_Shared, Sync, Closing):
     def _open(self, target: Any) -> None:
         self._db = open_sync(target).within(self.settings.delivery.batch_seconds)
         self._services: Runner = open_sync(target, timeout=self.settings.delivery.statement_seconds)
-        self._connected(self._db.dialect, lambda: ThreadNotifier(self._notify))
+        self._connected(self._db.dialect, lambda: notifier(self._notify, here=self._db.here))
         desk = self._desk(self._db)
         self.dead, self.events, self.keys = DeadLetters(desk), Events(desk), Keys(desk)
 
