@@ -13,7 +13,7 @@ from .pool import AsyncDatabase, Database
 from .spi import AsyncConnection, Connection, DialectName
 from .urls import DJANGO, Url, parse, resolved
 
-__all__ = ["AsyncDatabase", "Database", "open_async", "open_sync", "parse", "wrap"]
+__all__ = ["AsyncDatabase", "Database", "check_shared", "open_async", "open_sync", "parse", "wrap"]
 
 # The client library's top-level package -> our module for it. Others register under the entry point
 # group "relaybox.drivers": a module with a function wrap(handle).
@@ -108,6 +108,25 @@ def open_sync(target: Any, *, size: int = 4, timeout: float | None = None, pause
     module = _choose(url, _SYNC[url.dialect])
     connect = partial(module.connect, url.bare, timeout=timeout, **_pause(url, pause))
     return Database(url.dialect, connect, size=url.pool_size(size), timeout=timeout, address=url.bare)
+
+
+def check_shared(target: Any) -> None:
+    """For services, which have connections of their own."""
+    if type(target).__module__.startswith("django."):
+        target = f"{DJANGO}//{target.alias}"
+    if not isinstance(target, str):
+        return
+    url = parse(target)
+    if target.startswith(DJANGO) and "mode=memory" in url.bare:
+        raise ConfigError(
+            "this test database is in memory, where a reader beside a writer fails; give it a file, "
+            '"TEST": {"NAME": BASE_DIR / "test.sqlite3"} in DATABASES, or deliver by deliver_pending()'
+        )
+    if url.in_memory:
+        raise ConfigError(
+            "an in-memory SQLite database belongs to one connection, so nobody else could write to it; "
+            "use a file such as sqlite:///outbox.db"
+        )
 
 
 def _pause(url: Url, pause: float | None) -> dict[str, float]:

@@ -259,8 +259,10 @@ class DjangoDatabase(Database):
         if isinstance(connection, OwnConnection):
             with suppress(StoreError):
                 connection.close()
-        elif isinstance(connection, ThreadsConnection) and connection.opened:
+        elif isinstance(connection, ThreadsConnection) and (suspect or connection.opened):
             with suppress(StoreError), translated():
+                if connection.raw.in_atomic_block:
+                    return
                 connection.raw.close_if_unusable_or_obsolete()
 
 
