@@ -5,6 +5,7 @@ A newer version fails here: look whether the attribute still means the same, the
 
 from __future__ import annotations
 
+import asyncio
 from importlib.metadata import version
 from inspect import getsource, signature
 from typing import Any
@@ -19,6 +20,10 @@ from asyncpg import Connection as AsyncpgConnection
 from asyncpg.pool import PoolConnectionProxy
 from django.db.transaction import Atomic
 from django.test import TestCase
+from mysql.connector import MySQLConnection
+from mysql.connector.cursor import MySQLCursor
+from mysql.connector.pooling import PooledMySQLConnection
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from pymysql.connections import Connection as PyMySQLConnection
 from sqlalchemy.orm import Session
 
@@ -32,6 +37,8 @@ from sqlalchemy.orm import Session
         ("asyncpg", ("0.32",)),
         ("django", ("4.2", "5.2")),
         ("PyMySQL", ("1.2",)),
+        ("mysql-connector-python", ("9.5", "26.10")),
+        ("psycopg-pool", ("3.3",)),
         ("sqlalchemy", ("2.1",)),
     ],
 )
@@ -101,3 +108,27 @@ def test_the_block_of_a_test_case_is_marked() -> None:
     assert Atomic("default", savepoint=True, durable=False)._from_testcase is False
     assert "_from_testcase = True" in getsource(TestCase._enter_atomics)
     assert hasattr(SyncToAsync, "context_to_thread_executor")
+
+
+def test_what_mysql_connector_keeps_of_a_connection() -> None:
+    """`_socket` is there without the C extension only; a cursor's `_connection` is a weak proxy with `get_self`."""
+    connection = MySQLConnection()
+    assert (connection._raw, connection._socket) == (False, None)
+    assert MySQLCursor(connection)._connection.get_self() is connection
+    assert "self._cnx = None" in getsource(PooledMySQLConnection.close)
+
+
+def test_how_a_psycopg_pool_prepares_its_connections() -> None:
+    prepare = print
+    for kind in (ConnectionPool, AsyncConnectionPool):
+        assert kind("", configure=prepare, open=False)._configure is prepare
+
+
+def test_how_an_asyncpg_pool_makes_its_connections() -> None:
+    """Before 0.30 it had no `_connect`."""
+    loop = asyncio.new_event_loop()
+    pool = asyncpg.create_pool("postgresql://x", user="u", init=print, setup=repr, connect=max, loop=loop)
+    assert (pool._connect_args, pool._connect_kwargs["user"]) == (("postgresql://x",), "u")
+    assert (pool._init, pool._setup, pool._connect, pool._loop) == (print, repr, max, loop)
+    assert (pool._connection_class, pool._record_class) == (asyncpg.Connection, asyncpg.Record)
+    loop.close()
