@@ -14,6 +14,7 @@ LOOKED_AT = {
     "drivers/aiosqlite.py": ({"_conn"}, "tests/drivers/test_private_parts.py"),
     "drivers/asyncmy.py": ({"_stream_broken", "_transport", "_writer"}, "tests/drivers/test_private_parts.py"),
     "drivers/asyncpg.py": ({"_con", "_introspect_types"}, "tests/drivers/test_private_parts.py"),
+    "drivers/django.py": ({"_from_testcase"}, "tests/drivers/test_private_parts.py"),
     "drivers/asyncpg_pool.py": (
         {
             "_connect",

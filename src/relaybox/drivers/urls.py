@@ -1,11 +1,12 @@
-"""Database URLs: `postgresql://`, `sqlite:///file.db`, `mysql://`, with an optional `+driver`."""
+"""Database URLs: `postgresql://`, `sqlite:///file.db`, `mysql://`, with an optional `+driver`; and `django://alias`,
+which is what the settings of Django say."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from ..errors import ConfigError
+from ..errors import ConfigError, MissingExtra
 from ..redaction import masked
 from .spi import DialectName
 from .tls import of_mysql, of_postgres
@@ -14,6 +15,7 @@ _UNREADABLE = (
     "cannot read the database URL: expected scheme://user:password@host:port/name?option=value, with the port a number "
     "and / ? # @ in a password written as %2F %3F %23 %40"
 )
+DJANGO = "django:"
 _SCHEMES: dict[str, DialectName] = {
     "postgresql": "postgres",
     "postgres": "postgres",
@@ -38,7 +40,19 @@ class Url:
         return f"Url({self.bare if self.dialect == 'sqlite' else masked(self.bare)!r})"
 
 
+def resolved(url: str) -> str:
+    """What it stands for by now."""
+    if not url.startswith(DJANGO):
+        return url
+    try:
+        from .django import alias_of, url_of
+    except ModuleNotFoundError as error:
+        raise MissingExtra(error.name or "django", "django") from error
+    return url_of(alias_of(url))
+
+
 def parse(url: str) -> Url:
+    url = resolved(url)
     try:
         parts = urlsplit(url)
         if not parts.scheme.startswith("sqlite"):
