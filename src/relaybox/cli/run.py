@@ -4,7 +4,6 @@ command runs a service."""
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import logging
 import os
@@ -21,7 +20,7 @@ from ..durations import parse_duration
 from ..errors import ConfigError, StoreError
 from ..facts import Observer
 from ..relay import Relay
-from ..service import AsyncService, Service, serving, signalled
+from ..service import AsyncService, Service, do, made, serving, signalled, started
 from ..tasks import cancelled
 from ..values import Health, Level
 from .connect import target_of
@@ -29,7 +28,6 @@ from .named import load_object
 from .output import console, progress
 
 log = logging.getLogger("relaybox")
-Services = (Service, AsyncService)
 WAITS = 3  # exit code: something waits, or is degraded
 DIED = 4  # exit code: something died, or is critical
 SAY_EVERY = 60.0  # seconds between two lines about the work where nobody watches
@@ -122,26 +120,13 @@ def log_to_stderr(level: str, json_lines: bool = False, *, ours: bool = False) -
 
 
 async def make(reference: str, found: Any) -> Service | AsyncService:
-    if callable(found) and not isinstance(found, Services):
-        if _required(found):
-            raise ConfigError(f"{reference} needs arguments; name a function without, or the service itself")
-        found = found()
-        if inspect.isawaitable(found):
-            found = await found
-    if not isinstance(found, Services):
+    found = await made(found, reference)
+    if not isinstance(found, (Service, AsyncService)):
         hint = "; name what its deliver() returns" if hasattr(found, "deliver") else ""
         raise ConfigError(
             f"expected {reference} to be a service, such as outbox.deliver(listeners), got {type(found).__name__}{hint}"
         )
     return found
-
-
-def _required(function: Any) -> bool:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
 
 
 # -- running ----------------------------------------------------------------------------------------
@@ -161,27 +146,21 @@ async def serve(
     that died makes it critical, and something that is still due degraded. `quiet`: the caller says what was done."""
     line = (lambda text: None) if quiet else _line
     stop, ended = asyncio.Event(), True
-    started: list[Service | AsyncService] = []
     with (
         serving(listen, lambda: _worst(services), metrics, token=token),
         signalled(asyncio.get_running_loop(), stop.set),
     ):
-        watching: asyncio.Task[None] | None = None
-        try:
-            for service in services:
-                await _do(service, "start")
-                started.append(service)
-                line(f"relaybox runs {service.name}")
+        async with started(services, lambda service: line(f"relaybox runs {service.name}")):
             watching = asyncio.create_task(_watch(services, once=once))
-            if once:
-                ended = await _drained(services, stop, timeout)
-            else:
-                await stop.wait()
-                line("relaybox stops: finishing what is under way")
-            health = _worst(services)
-        finally:
-            await cancelled(watching)
-            await asyncio.gather(*(_do(service, "stop") for service in started))
+            try:
+                if once:
+                    ended = await _drained(services, stop, timeout)
+                else:
+                    await stop.wait()
+                    line("relaybox stops: finishing what is under way")
+                health = _worst(services)
+            finally:
+                await cancelled(watching)
     for service in services:
         done = service.counts
         line(f"{service.name}: {done.done:,} done, {done.failed:,} failed attempts, {done.dead:,} dead")
@@ -203,7 +182,7 @@ async def _drained(services: Sequence[Service | AsyncService], stop: asyncio.Eve
     """False: the time was over, or a signal came."""
 
     async def drain() -> None:
-        await asyncio.gather(*(_do(service, "drain") for service in services))
+        await asyncio.gather(*(do(service, "drain") for service in services))
 
     stopped, draining = asyncio.create_task(stop.wait()), asyncio.create_task(drain())
     try:
@@ -214,14 +193,6 @@ async def _drained(services: Sequence[Service | AsyncService], stop: asyncio.Eve
         return False
     finally:
         await cancelled(draining, stopped)
-
-
-async def _do(service: Service | AsyncService, verb: str) -> None:
-    """A synchronous service works in a thread of its own; it is started and stopped off this loop."""
-    if isinstance(service, Service):
-        await asyncio.to_thread(getattr(service, verb))
-    else:
-        await getattr(service, verb)()
 
 
 async def _watch(services: Sequence[Service | AsyncService], *, once: bool) -> None:

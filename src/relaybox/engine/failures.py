@@ -7,6 +7,7 @@ itself is what a sink answers, and says why: "the endpoint answered 401". The sa
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
 import traceback
 from pathlib import Path
@@ -23,7 +24,7 @@ DIFFERENT = 200  # failures that are told apart
 # The handler's own word, which is told by its outcome; and an outage, of which the circuit speaks.
 TOLD = (RetryLater, Reject, Unroutable, Undecodable, BrokerUnavailable)
 FRAMES = 20  # of a stack, the innermost
-OURS = str(Path(__file__).parent.parent)
+OURS = (str(Path(__file__).parent.parent), str(Path(concurrent.futures.__file__).parent))  # what calls handlers
 
 
 class FailureLog:
