@@ -20,16 +20,14 @@ from ..relay.config import RelayConfig, load
 from ..topics.start import StartFrom
 from .connect import target_of, warn_of_argument
 from .contracts import load_contracts
+from .logs import LogFormat, LogLevel, log_to_stderr
 from .options import with_options
 from .output import console, emit, say, table
 from .run import (
     DIED,
     WAITS,
-    JsonLogs,
     ListenAddress,
-    LogLevel,
     Timeout,
-    log_to_stderr,
     metrics_of,
     pairs,
     seconds_of,
@@ -104,7 +102,7 @@ def relay(
     limit: Annotated[int, typer.Option(help="with --dry-run: look at this many events", min=1)] = 20,
     json: Annotated[bool, typer.Option("--json", help="with --once or --dry-run: print JSON")] = False,
     log_level: LogLevel = "info",
-    json_logs: JsonLogs = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Send the events of the outbox to a broker. Any number of relays may run at once; each key keeps its order."""
     if once and dry_run:
@@ -117,7 +115,7 @@ def relay(
     if dry_run and reads:
         raise typer.BadParameter("--dry-run looks at the outbox; `relaybox groups lag` shows what waits for a group")
     longest = seconds_of(timeout, once=once)
-    log_to_stderr(log_level, json_logs, ours=True)
+    log_to_stderr(log_level, log_format, ours=True)
     target = target_of(context)
     warn_of_argument("--sink", sink, "RELAYBOX_SINK")
     given = {

@@ -4,13 +4,11 @@ command runs a service."""
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +22,7 @@ from ..service import AsyncService, Service, do, made, serving, signalled, start
 from ..tasks import cancelled
 from ..values import Health, Level
 from .connect import target_of
+from .logs import LogFormat, LogLevel, in_json, json_line, log_to_stderr
 from .named import load_object
 from .output import console, progress
 
@@ -31,11 +30,8 @@ log = logging.getLogger("relaybox")
 WAITS = 3  # exit code: something waits, or is degraded
 DIED = 4  # exit code: something died, or is critical
 SAY_EVERY = 60.0  # seconds between two lines about the work where nobody watches
-_LEVELS = ("debug", "info", "warning", "error")
 
 ListenAddress = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="serve /live, /ready and /metrics here")]
-LogLevel = Annotated[str, typer.Option(envvar="RELAYBOX_LOG_LEVEL", help="debug, info, warning or error")]
-JsonLogs = Annotated[bool, typer.Option("--json-logs", help="one JSON object per line [RELAYBOX_LOG_FORMAT=json]")]
 Timeout = Annotated[
     str | None, typer.Option(metavar="DURATION", help="with --once: stop after this long, and exit with 3")
 ]
@@ -56,13 +52,13 @@ def run(
     ] = False,
     timeout: Timeout = None,
     log_level: LogLevel = "info",
-    json_logs: JsonLogs = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Work until Ctrl-C or SIGTERM, finish what runs, sign off. A second signal exits at once.
 
     What was made without settings has those of the environment and of --config; `relaybox config` shows them.
     """
-    log_to_stderr(log_level, json_logs)
+    log_to_stderr(log_level, log_format)
     target = target_of(context)
     token = target.settings.listen.bearer()  # wrong ones are told before anything is imported
     if target.config is not None:
@@ -84,36 +80,6 @@ def seconds_of(timeout: str | None, *, once: bool) -> float | None:
     if not once:
         raise typer.BadParameter("--timeout goes with --once")
     return parse_duration(timeout, "--timeout").total_seconds()
-
-
-# -- logs -------------------------------------------------------------------------------------------
-
-
-class JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line)
-
-
-def log_to_stderr(level: str, json_lines: bool = False, *, ours: bool = False) -> None:
-    """`ours`: below info only our own lines, because clients of brokers log whole requests there, payloads and keys."""
-    if level.lower() not in _LEVELS:
-        raise typer.BadParameter(f"expected --log-level to be one of {', '.join(_LEVELS)}, got {level!r}")
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    if json_lines or os.environ.get("RELAYBOX_LOG_FORMAT") == "json":
-        handler.setFormatter(JsonLines())
-    logging.basicConfig(level=level.upper(), handlers=[handler])
-    if ours and logging.getLogger().level < logging.INFO:
-        logging.getLogger().setLevel(logging.INFO)
-        log.setLevel(logging.DEBUG)
 
 
 # -- what to run ------------------------------------------------------------------------------------
@@ -197,7 +163,7 @@ async def _drained(services: Sequence[Service | AsyncService], stop: asyncio.Eve
 
 async def _watch(services: Sequence[Service | AsyncService], *, once: bool) -> None:
     """A line that refreshes itself in a terminal, otherwise one in the log now and then."""
-    bar = progress(total=False) if console(stderr=True).is_terminal else None
+    bar = progress(total=False) if console(stderr=True).is_terminal and not in_json() else None
     with bar or nullcontext():
         task = bar.add_task("", total=None) if bar else None
         while bar or not once:
@@ -260,5 +226,5 @@ def pairs(given: list[str] | None, name: str) -> dict[str, str]:
 
 def _line(text: str) -> None:
     with suppress(BrokenPipeError):
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(json_line(text) if in_json() else text + "\n")
         sys.stdout.flush()
