@@ -72,8 +72,9 @@ ALIASES = {
     "DatabaseRole": "Jobs that a role of the database may have: " + ", ".join(f'`"{role}"`' for role in ROLES) + ".",
     "Duration": 'A `timedelta`, seconds as a number, or text such as `"30s"`, `"1h30m"`, `"7d"`. In results and '
     "attributes a duration is a `timedelta`.",
-    "Handle": "What events are written through: a connection, cursor or session of psycopg, sqlite3, PyMySQL, "
-    "SQLAlchemy or Django that is in a transaction, or a `Transaction`.\n\n"
+    "Handle": "What events are written through: a connection, cursor or session of psycopg, psycopg2, sqlite3, "
+    "PyMySQL, mysqlclient, MySQL Connector/Python, SQLAlchemy or Django that is in a transaction, or a "
+    "`Transaction`.\n\n"
     "`AsyncHandle`: of asyncpg, psycopg, aiosqlite, asyncmy or SQLAlchemy's asyncio part, or an `AsyncTransaction`; "
     "also SQLite's own, because a file answers at once. A type checker refuses the one kind where the other belongs.",
 }

@@ -6,17 +6,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
-import signal
 import threading
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import pytest
 
 from kit import delivering, migrated
+from kit.forked import in_a_child
 from relaybox import Event, Guard, Inbox, Listeners, Outbox, Settings
 from relaybox.drivers import open_async, open_sync
 from relaybox.errors import Closed
@@ -33,19 +31,6 @@ def ask() -> Op[int]:
 
 def server() -> Op[int]:
     return int((yield Query("test.server", "SELECT pg_backend_pid()", "rows").bind()).rows[0][0])
-
-
-def in_a_child(work: Callable[[], int]) -> int:
-    """What it returned; a child that hangs is killed."""
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(20)
-        code = 1
-        try:
-            code = work()
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_threads(tmp_path: Path) -> None:

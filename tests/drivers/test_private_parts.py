@@ -5,8 +5,9 @@ A newer version fails here: look whether the attribute still means the same, the
 
 from __future__ import annotations
 
+import asyncio
 from importlib.metadata import version
-from inspect import signature
+from inspect import getsource, signature
 from typing import Any
 
 import aiosqlite
@@ -16,6 +17,10 @@ import sqlalchemy as sa
 from asyncmy.connection import Connection as AsyncmyConnection
 from asyncpg import Connection as AsyncpgConnection
 from asyncpg.pool import PoolConnectionProxy
+from mysql.connector import MySQLConnection
+from mysql.connector.cursor import MySQLCursor
+from mysql.connector.pooling import PooledMySQLConnection
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from pymysql.connections import Connection as PyMySQLConnection
 from sqlalchemy.orm import Session
 
@@ -27,6 +32,8 @@ from sqlalchemy.orm import Session
         ("asyncmy", ("0.2",)),
         ("asyncpg", ("0.32",)),
         ("PyMySQL", ("1.2",)),
+        ("mysql-connector-python", ("9.5", "26.10")),
+        ("psycopg-pool", ("3.3",)),
         ("sqlalchemy", ("2.1",)),
     ],
 )
@@ -89,3 +96,27 @@ def test_the_connection_behind_a_pooled_one() -> None:
 def test_the_sockets() -> None:
     assert "_transport" in AsyncpgConnection.__slots__
     assert hasattr(PyMySQLConnection, "_sock")
+
+
+def test_what_mysql_connector_keeps_of_a_connection() -> None:
+    """`_socket` is there without the C extension only; a cursor's `_connection` is a weak proxy with `get_self`."""
+    connection = MySQLConnection()
+    assert (connection._raw, connection._socket) == (False, None)
+    assert MySQLCursor(connection)._connection.get_self() is connection
+    assert "self._cnx = None" in getsource(PooledMySQLConnection.close)
+
+
+def test_how_a_psycopg_pool_prepares_its_connections() -> None:
+    prepare = print
+    for kind in (ConnectionPool, AsyncConnectionPool):
+        assert kind("", configure=prepare, open=False)._configure is prepare
+
+
+def test_how_an_asyncpg_pool_makes_its_connections() -> None:
+    """Before 0.30 it had no `_connect`."""
+    loop = asyncio.new_event_loop()
+    pool = asyncpg.create_pool("postgresql://x", user="u", init=print, setup=repr, connect=max, loop=loop)
+    assert (pool._connect_args, pool._connect_kwargs["user"]) == (("postgresql://x",), "u")
+    assert (pool._init, pool._setup, pool._connect, pool._loop) == (print, repr, max, loop)
+    assert (pool._connection_class, pool._record_class) == (asyncpg.Connection, asyncpg.Record)
+    loop.close()

@@ -27,7 +27,6 @@ from . import (
     bench,
     cdc,
     contracts,
-    demo,
     doctor,
     erase,
     events,
@@ -48,6 +47,7 @@ from . import (
 )
 from . import config as effective
 from .connect import Target, resolve, warn_of_argument
+from .demo.play import demo
 from .output import fail, visible
 
 _exceptions: Any = import_module(typer.BadParameter.__module__)  # click's, of which some releases of typer have a copy
@@ -133,7 +133,7 @@ def root(
     context.obj = resolve({"url": url, "table": table, "schema": schema}, config, os.environ)
 
 
-app.command("demo")(demo.demo)
+app.command("demo")(demo)
 app.command("migrate")(migrate.migrate)
 app.command("run")(run.run)
 app.command("relay")(relay.relay)

@@ -77,7 +77,7 @@ class _Shared(Operations, Owning):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """
-        target     a URL, an engine or a pool of a library that relaybox knows
+        target     a URL; a SQLAlchemy engine; a pool of psycopg_pool or asyncpg; or a function that returns one
         name       of the message table; the others are named after it
         schema     where the tables are, unless in the default schema
         settings   how much, how often, how long; as the environment and the settings file say, if it is not given
@@ -195,7 +195,7 @@ class Inbox(_Shared, Sync, Closing):
     _notifier: ThreadNotifier | None
 
     def _open(self, target: Any) -> None:
-        self._db = open_sync(target).within(self.settings.delivery.batch_seconds)
+        self._db = open_sync(target, callers=True).within(self.settings.delivery.batch_seconds)
         self._connected(self._db.dialect, lambda: ThreadNotifier(self._notify))
         self._arrivals = Arrivals(self._alone, self._accept_together)
         desk = self._desk(self._db)
@@ -204,7 +204,7 @@ class Inbox(_Shared, Sync, Closing):
     @classmethod
     def list(cls, target: Any, *, clock: Clock = SYSTEM_CLOCK) -> Infos:
         """Every inbox of a database."""
-        db = open_sync(target)
+        db = open_sync(target, callers=True)
         try:
             return db.run(_infos(db.dialect, clock), tx=False)
         finally:
@@ -289,7 +289,7 @@ class AsyncInbox(_Shared, Async, AsyncClosing):
     _notifier: Notifier | None
 
     def _open(self, target: Any) -> None:
-        self._db = open_async(target).within(self.settings.delivery.batch_seconds)
+        self._db = open_async(target, callers=True).within(self.settings.delivery.batch_seconds)
         self._connected(self._db.dialect, lambda: Notifier(self._notify))
         self._arrivals = AsyncArrivals(self._alone, self._accept_together)
         desk = self._desk(self._db)
@@ -298,7 +298,7 @@ class AsyncInbox(_Shared, Async, AsyncClosing):
     @classmethod
     async def list(cls, target: Any, *, clock: Clock = SYSTEM_CLOCK) -> Infos:
         """Every inbox of a database."""
-        db = open_async(target)
+        db = open_async(target, callers=True)
         try:
             return await db.run(_infos(db.dialect, clock), tx=False)
         finally:

@@ -86,7 +86,7 @@ class _Shared(Owning):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """
-        target     a URL, an engine or a pool of a library that relaybox knows
+        target     a URL; a SQLAlchemy engine; a pool of psycopg_pool or asyncpg; or a function that returns one
         table      the event table; the others are named after it
         cdc        change data capture reads the table: events are only written, and relaybox delivers none
         contracts  write() refuses events that do not keep theirs
@@ -357,7 +357,7 @@ class Outbox(_Shared, Sync, Closing):
     _notifier: ThreadNotifier | None
 
     def _open(self, target: Any) -> None:
-        self._db = open_sync(target).within(self.settings.delivery.batch_seconds)
+        self._db = open_sync(target, callers=True).within(self.settings.delivery.batch_seconds)
         self._services: Runner = open_sync(target, timeout=self.settings.delivery.statement_seconds)
         self._connected(self._db.dialect, lambda: ThreadNotifier(self._notify))
         desk = self._desk(self._db)
@@ -485,7 +485,7 @@ class AsyncOutbox(_Shared, Async, AsyncClosing):
     _notifier: Notifier | None
 
     def _open(self, target: Any) -> None:
-        self._db = open_async(target).within(self.settings.delivery.batch_seconds)
+        self._db = open_async(target, callers=True).within(self.settings.delivery.batch_seconds)
         # Connections of their own: the program's transactions must not keep heartbeats, renewals and settles waiting.
         self._services: AsyncRunner = open_async(target, timeout=self.settings.delivery.statement_seconds)
         self._connected(self._db.dialect, lambda: Notifier(self._notify))
