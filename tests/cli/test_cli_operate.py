@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -51,6 +52,23 @@ def test_watch_refreshes_until_interrupted(url: str) -> None:
         watching.kill()
         watching.wait()
         os.close(control)
+
+
+def test_watch_into_a_pipe_writes_one_look_below_the_other(url: str) -> None:
+    command = [sys.executable, "-m", "relaybox", "status", "--watch", "--interval", "50ms", "--url", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        try:
+            assert watching.stdout is not None
+            seen: list[str] = []
+            while sum("oldest due" in line for line in seen) < 3:
+                seen.append(watching.stdout.readline())
+                assert seen[-1], "it ended"
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(20) == 0
+        finally:
+            watching.kill()
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ$", seen[0])
+    assert "\x1b" not in "".join(seen)
 
 
 def test_dead_list_filters_and_pages(relaybox: Command, url: str) -> None:

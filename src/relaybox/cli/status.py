@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Annotated, Any, NamedTuple
 
@@ -11,6 +12,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from ..clock import SYSTEM_CLOCK
 from ..durations import parse_duration
 from ..errors import StoreError
 from ..feeds.info import FeedInfo
@@ -119,15 +121,20 @@ def view(found: Look) -> Group:
 
 def _watch(box: Outbox, pause: float, url: str) -> None:
     """A database that is away for a moment does not end the view."""
-    never = threading.Event()
+    never, out = threading.Event(), console()
+    live = Live(console=out, auto_refresh=False) if out.is_terminal else None
     try:
-        with Live(console=console(), auto_refresh=False) as live:
+        with live or nullcontext():
             while True:
                 try:
                     shown: Any = view(look(box))
                 except StoreError as error:
                     shown = Text.assemble(("no answer: ", "bold red"), plain(scrub(str(error), url)))
-                live.update(shown, refresh=True)
+                if live is None:  # a file or a pipe: one look below the other
+                    out.print(plain(SYSTEM_CLOCK.now()), shown, "", sep="\n")
+                    out.file.flush()
+                else:
+                    live.update(shown, refresh=True)
                 never.wait(pause)
     except KeyboardInterrupt:
         return

@@ -12,7 +12,6 @@ with outbox.deliver(listeners):
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -66,7 +65,6 @@ if TYPE_CHECKING:  # topics and feeds stand on the outbox; here are only the doo
     from ..topics.context import TopicContext
     from ..topics.topics import AsyncTopics, Topics
 
-log = logging.getLogger("relaybox")
 R = TypeVar("R", Runner, AsyncRunner)
 
 
@@ -114,7 +112,6 @@ class _Shared(Owning):
         self._node: Node | None = None
         self._running: list[Any] = []  # its services
         self._closed = False
-        self._orphaned = False  # forked off a process that delivers, and not told yet
         self._routing: Routes | None = None
         self._open(target)
 
@@ -125,8 +122,8 @@ class _Shared(Owning):
         """Threads and tasks stay with the parent, which goes on delivering. What is written here is not claimed under
         the parent's name: nobody would hand it over."""
         self.__dict__.pop("topics", None)
-        self._orphaned, self._node = self._node is not None, None
-        self._running.clear()
+        self._forked()
+        self._node = None
         self._writer = self._make_writer()
 
     # -- services -----------------------------------------------------------------------------------
@@ -340,12 +337,6 @@ class _Shared(Owning):
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("this outbox is closed; make a new one")
-        if self._orphaned:
-            self._orphaned = False
-            log.warning(
-                "this process was forked after delivery had started: it delivers nothing itself, and what it writes "
-                "waits for the processes that do. Start delivery after the fork"
-            )
 
 
 def _age(name: str, given: Duration | None) -> timedelta | None:
@@ -431,6 +422,7 @@ class Outbox(_Shared, Sync, Closing):
     def write_all(self, handle: Handle, events: Sequence[Event]) -> list[int | None]:
         """As `write`, for many events: in list order and one round trip, with topics one for each of them."""
         self._check_open()
+        self._tell_of_fork()
         writer = self._writer
         connection = writer.connection(handle)
         if connection.is_async:
@@ -539,6 +531,7 @@ class AsyncOutbox(_Shared, Async, AsyncClosing):
 
     async def write_all(self, handle: AsyncHandle, events: Sequence[Event]) -> list[int | None]:
         self._check_open()
+        self._tell_of_fork()
         writer = self._writer
         connection = writer.connection(handle)
         if not connection.is_async and self.store.dialect != "sqlite":  # a file answers without a network
