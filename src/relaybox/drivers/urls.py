@@ -20,11 +20,29 @@ _UNREADABLE = (
 DJANGO = "django:"
 # What people write in URLs for libpq, and ours.
 _LIBPQ = {
-    *"host hostaddr port dbname user password passfile require_auth channel_binding connect_timeout".split(),
-    *"client_encoding options application_name fallback_application_name target_session_attrs".split(),
-    *"keepalives keepalives_idle keepalives_interval keepalives_count tcp_user_timeout load_balance_hosts".split(),
-    *"sslmode sslnegotiation sslcert sslkey sslpassword sslrootcert sslcrl sslcrldir sslsni".split(),
-    *"gssencmode krbsrvname service".split(),
+    *[
+        "host",
+        "hostaddr",
+        "port",
+        "dbname",
+        "user",
+        "password",
+        "passfile",
+        "require_auth",
+        "channel_binding",
+        "connect_timeout",
+    ],
+    *["client_encoding", "options", "application_name", "fallback_application_name", "target_session_attrs"],
+    *[
+        "keepalives",
+        "keepalives_idle",
+        "keepalives_interval",
+        "keepalives_count",
+        "tcp_user_timeout",
+        "load_balance_hosts",
+    ],
+    *["sslmode", "sslnegotiation", "sslcert", "sslkey", "sslpassword", "sslrootcert", "sslcrl", "sslcrldir", "sslsni"],
+    *["gssencmode", "krbsrvname", "service"],
     *OPTIONS,
 }
 _SCHEMES: dict[str, DialectName] = {

@@ -33,6 +33,7 @@ from ..facts import Observer, Observers, Purged
 from ..forks import renew_after_fork
 from ..hooks import WriterHook
 from ..listeners import Listeners, registry
+from ..locking import made
 from ..op import Op, arun, run
 from ..operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Desk, Events, Keys
 from ..sealing import arun as aseal
@@ -247,7 +248,7 @@ class _Shared(Owning):
         wanted = with_fair(self.settings, fair, ordered=False).delivery.fair == "tenant" or self._caps is not None
         if dry_run:
             return look(plan(self.store, self.topic_store, wanted))
-        return commit(migrate(self.store, self.topic_store, wanted))
+        return made(self.store, migrate(self.store, self.topic_store, wanted))
 
     @twin
     def verify(self) -> Script[None]:
