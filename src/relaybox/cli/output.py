@@ -22,6 +22,7 @@ from rich.text import Text
 
 from ..printable import escaped
 
+EXACT = 10_000  # where counting more would be slow, stores estimate
 PIPE_WIDTH = 200  # when nobody sets a width, wide enough that ids and names are not cut
 
 
@@ -99,6 +100,11 @@ def encode(value: object) -> Any:
         case _ if is_dataclass(value) and not isinstance(value, type):
             return asdict(value)
     raise TypeError(f"cannot print a {type(value).__name__}")
+
+
+def about(count: int) -> str:
+    """A count that is an estimate where there is much to count."""
+    return f"~{count:,}" if count > EXACT else f"{count:,}"
 
 
 def age(value: timedelta) -> str:
