@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+
+import pytest
 
 from kit import rows, wait_until
 from relaybox import Event, Inbox, Relay
@@ -93,6 +96,39 @@ def test_watch_refreshes_until_interrupted(url: str) -> None:
         watching.kill()
         watching.wait()
         os.close(control)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("dead", "replay", "--all"), b"replay"),
+        (("events", "discard", "--all"), b"discard"),
+        (("purge", "--done", "0s"), b"purge"),
+        (("inbox", "purge", "--done", "0s", "--inbox", "orders_inbox"), b"purge"),
+    ],
+)
+def test_long_jobs_show_a_bar_on_a_terminal_only(url: str, command: tuple[str, ...], says: bytes) -> None:
+    program = [sys.executable, "-m", "relaybox", *command, "--yes", "--json", "--url", url]
+    with Inbox(url, "orders_inbox") as inbox:
+        inbox.migrate()
+
+        def fill() -> None:
+            kill(url, Event("A", 1))
+            finish(url, Event("A", 2))
+            inbox.accept(None, Event("A", 1))
+            assert inbox.process(lambda event: None).once().done == 1
+
+        fill()
+        control, terminal = pty.openpty()
+        done = subprocess.run(program, stdout=subprocess.PIPE, stderr=terminal, check=True, timeout=60)
+        os.close(terminal)
+        shown = os.read(control, 65536)
+        os.close(control)
+        assert says in shown
+        assert b"0:00:0" in shown  # how long it has taken
+        assert next(value for value in json.loads(done.stdout).values() if value in (1, 2))
+        fill()
+        assert subprocess.run(program, capture_output=True, check=True, timeout=60).stderr == b""
 
 
 def test_dead_list_filters_and_pages(relaybox: Command, url: str) -> None:

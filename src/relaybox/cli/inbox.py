@@ -26,7 +26,7 @@ from ..store.inbox.order import Order, Priority
 from ..values import Limits
 from . import options as o
 from .connect import target_of
-from .output import about, age, answer, confirm, console, emit, say, table
+from .output import about, age, answer, confirm, console, emit, moving, say, table
 from .run import leave
 
 app = typer.Typer(help="Inboxes: make, configure, look at and purge them.", no_args_is_help=True)
@@ -205,10 +205,12 @@ def purge(
     touched."""
     url = masked(target_of(context).needed_url)
     with opened(context, inbox) as box:
-        if not dry_run and not yes:
-            count = box.purge(**ages, dry_run=True)
-            confirm(f"Delete {count} messages and what ids are too old from inbox {inbox} in {url}?")
-        count = box.purge(**ages, dry_run=dry_run, **audit)
+        count = box.purge(**ages, dry_run=True)
+        if not dry_run:
+            if not yes:
+                confirm(f"Delete {count} messages and what ids are too old from inbox {inbox} in {url}?")
+            with moving("purge", count) as tell:
+                count = box.purge(**ages, progress=tell, **audit)
     text = f"{count} message(s) {'would be ' if dry_run else ''}purged"
     answer(json, {"purged": count, "dry_run": dry_run}, text, schema="inbox.purge/1")
 
