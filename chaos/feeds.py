@@ -16,6 +16,7 @@ import random
 import subprocess
 import sys
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -99,7 +100,7 @@ class Trial:
         try:
             job(random.Random(self.seed * 100 + number))
         except BaseException as error:
-            self.errors.append(repr(error))
+            self.errors.append("".join(traceback.format_exception(error)))
         finally:
             self._over.set()
 

@@ -89,6 +89,13 @@ def test_a_pause_is_told_and_seen(relaybox: Command, env: dict[str, str]) -> Non
     assert "totals" in seen
 
 
+def test_what_changed_since_a_full_refresh_is_no_fault(relaybox: Command, env: dict[str, str]) -> None:
+    relaybox("feeds", "create", "totals", "--query", QUERY, "--key", "customer", "--mode", "full", **env)
+    relaybox("feeds", "refresh", "totals", **env)
+    rows(env["RELAYBOX_URL"], "UPDATE orders SET amount = 0 WHERE id = 1")
+    assert "1 rows differ, 0 changes wait" in relaybox("feeds", "verify", "totals", **env).stdout
+
+
 def test_the_rows_of_a_kept_delta(relaybox: Command, env: dict[str, str]) -> None:
     """As JSON that keeps every digit, in ASCII."""
     url = env["RELAYBOX_URL"]
@@ -177,6 +184,7 @@ def test_definitions_from_a_module_and_from_options(relaybox: Command, env: dict
     [
         (("totals", "--key", "customer"), 2, "--query or --query-file"),
         (("--from", "feeds.toml", "--query", "SELECT 1"), 2, "the definition is in --from"),
+        (("--from", "feeds.toml", "--every", "1m", "--mode", "full"), 2, "say every, mode there"),
         (("totals", *OPTIONS[:4], "--source", "orders"), 2, "expected TABLE="),
         (("totals", *OPTIONS[:4], "--by-row", "orders"), 2, "no --source orders=COLUMN"),
         (("totals", "--query-file", "nothing.sql", "--key", "customer"), 1, "cannot read nothing.sql"),

@@ -1,4 +1,4 @@
-"""`relaybox run` and `relaybox demo` as processes of their own."""
+"""`relaybox run` as a process of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -173,43 +172,6 @@ def test_schema_not_migrated(shop: str, monkeypatch: pytest.MonkeyPatch) -> None
         _, errors = process.communicate()
         assert process.returncode == 1
     assert "run `relaybox migrate`" in errors.splitlines()[-1]
-
-
-def demo(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "relaybox", "demo", *args]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-
-
-def test_demo_checks_itself() -> None:
-    done = demo()
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "8 of 8 promises kept" in done.stdout
-    assert "✗" not in done.stdout
-    assert done.stderr == ""
-
-
-def test_demo_as_json() -> None:
-    document: dict[str, Any] = json.loads(demo("--json").stdout)
-    assert document["ok"] is True
-    assert len(document["checks"]) == 8
-    assert document["status"]["dead"] == 0
-    assert document["seconds"] < 10
-
-
-def test_demo_tells_when_a_promise_is_broken(relaybox: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its checks are real: with a listener that hears an event twice the exit code is 1."""
-    from relaybox.cli.demo import Show
-
-    heard = Show._done
-
-    def twice(self: Show, event: Event, attempt: int) -> None:
-        heard(self, event, attempt)
-        heard(self, event, attempt)
-
-    monkeypatch.setattr(Show, "_done", twice)
-    monkeypatch.setattr("relaybox.cli.demo.DEADLINE", 1.0)
-    document = relaybox.json("demo", exit_code=1)
-    assert document["ok"] is False
 
 
 ONCE = """

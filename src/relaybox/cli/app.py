@@ -25,7 +25,6 @@ from . import (
     bench,
     cdc,
     contracts,
-    demo,
     doctor,
     erase,
     events,
@@ -46,6 +45,7 @@ from . import (
 )
 from . import config as effective
 from .connect import Target, resolve, warn_of_argument
+from .demo.play import demo
 from .output import fail
 
 WORDS = {"str": "TEXT", "int": "N", "Path": "FILE"}
@@ -122,7 +122,7 @@ def root(
     context.obj = resolve({"url": url, "table": table, "schema": schema}, config, os.environ)
 
 
-app.command("demo")(demo.demo)
+app.command("demo")(demo)
 app.command("migrate")(migrate.migrate)
 app.command("run")(run.run)
 app.command("relay")(relay.relay)

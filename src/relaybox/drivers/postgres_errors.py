@@ -42,6 +42,8 @@ _FEED = {
     "RBF16": "no_delta",
     "RBF17": "no_hand_off",
     "RBF18": "subscribed",
+    "RBF19": "query",
+    "RBF20": "table",
 }
 _PASSWORD = re.compile(r"(password\s*=\s*)\S+|(://[^:/@\s]*:)[^@\s]+(@)", re.IGNORECASE)
 

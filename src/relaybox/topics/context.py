@@ -11,11 +11,12 @@ from ..audit import Auditor
 from ..clock import Clock
 from ..codec import Codec
 from ..drivers.spi import AsyncRunner, Runner
-from ..errors import GroupError, NotFound
+from ..errors import GroupError, InUse, NotFound
 from ..facts import Observers
 from ..op import Op
 from ..outbox.route import unknown_topic
 from ..settings import Settings
+from ..store.feeds import open_feed_store
 from ..store.topics import GroupRow, TopicRow
 from .liveness import Heartbeats
 from .shared_reads import SharedReads
@@ -74,6 +75,14 @@ class TopicContext(Generic[R]):
         row = yield from self.known(topic)
         yield from in_its_cluster(self.store, row)
         return row
+
+    def unfed(self, topic: str) -> Op[None]:
+        """InUse: feeds write their deltas to it."""
+        names = yield from open_feed_store(self.store.dialect, self.store.tables).of_topic(topic)
+        if names:
+            raise InUse(
+                "topic", topic, f"topic {topic!r} has the deltas of feed {', '.join(names)}; drop the feed first"
+            )
 
     def reader(self, topic: str, group: str) -> Op[tuple[TopicRow, GroupRow]]:
         """A group and its topic, which must be there."""

@@ -125,6 +125,12 @@ class FeedStore(ScheduleOps):
         """Whether this database has the tables of feeds."""
         return bool((yield self.sql["feed.there"].bind()).rows[0][0])
 
+    def of_topic(self, topic: str) -> Op[list[str]]:
+        """Feeds whose deltas go there."""
+        if not (yield from self.there()):
+            return []
+        return [row[0] for row in (yield self.sql["feed.of_topic"].bind(topic=topic)).rows]
+
     def sweep(self, topic: int, limit: int) -> Op[tuple[int, Sequence[str]]]:
         """Deletes the chunks of deltas whose events have left a topic: how many deltas that were, and for each that a
         job still had to read the job's group."""

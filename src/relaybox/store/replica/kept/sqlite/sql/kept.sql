@@ -14,11 +14,12 @@ SELECT c.name, c.type, c.type,
 FROM pragma_table_xinfo('{kept_name}') c ORDER BY c.cid
 
 -- name: kept.unique -> rows
--- Each unique index, and its columns; NULL for an expression, and for one that is for some rows only.
-SELECT i.name, CASE WHEN i.partial = 0 THEN k.name END
-FROM pragma_index_list('{kept_name}') i JOIN pragma_index_info(i.name) k WHERE i."unique" = 1
+-- Each unique index, its columns (NULL for an expression, and for one that is for some rows only), and whether it tells
+-- every two texts apart.
+SELECT i.name, CASE WHEN i.partial = 0 THEN k.name END, k.coll = 'BINARY'
+FROM pragma_index_list('{kept_name}') i JOIN pragma_index_xinfo(i.name) k WHERE i."unique" = 1 AND k.key = 1
 UNION ALL
-SELECT 'rowid', c.name FROM pragma_table_info('{kept_name}') c
+SELECT 'rowid', c.name, 1 FROM pragma_table_info('{kept_name}') c
 WHERE c.pk > 0 AND NOT EXISTS (SELECT 1 FROM pragma_index_list('{kept_name}') i WHERE i.origin = 'pk')
 ORDER BY 1
 
