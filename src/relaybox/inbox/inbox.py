@@ -31,7 +31,7 @@ from ..codec import JSON_CODEC, Codec
 from ..drivers import open_async, open_sync, wrap
 from ..drivers.script import Async, Sync
 from ..drivers.spi import AsyncConnection, AsyncHandle, Connection, DialectName, Handle
-from ..engine.wakeups import Notifier, ThreadNotifier
+from ..engine.wakeups import Notifier, ThreadNotifier, notifier
 from ..errors import Closed, ConfigError, InvalidEvent, NoTransaction
 from ..event import Event
 from ..facts import Accepted, Observer, Observers
@@ -113,8 +113,8 @@ class _Shared(Operations, Owning):
 
     def after_fork(self) -> None:
         """Services stay with the parent; it is told as any other process is."""
+        self._forked()
         self._wakers.clear()
-        self._running.clear()
 
     # -- services -----------------------------------------------------------------------------------
 
@@ -125,6 +125,7 @@ class _Shared(Operations, Owning):
     def _wake(self) -> None:
         """Services need not wait for their next poll: those of this process, and of others where the database can
         tell them. They are told beside the transaction, a few times per burst: accepting does not wait for it."""
+        self._tell_of_fork()
         with suppress(RuntimeError):  # a loop that has just been closed, a program that is ending: polling finds it
             for wake in tuple(self._wakers):
                 wake()
@@ -195,7 +196,7 @@ class Inbox(_Shared, Sync, Closing):
 
     def _open(self, target: Any) -> None:
         self._db = open_sync(target, callers=True).within(self.settings.delivery.batch_seconds)
-        self._connected(self._db.dialect, lambda: ThreadNotifier(self._notify))
+        self._connected(self._db.dialect, lambda: notifier(self._notify, here=self._db.here))
         self._arrivals = Arrivals(self._alone, self._accept_together)
         desk = self._desk(self._db)
         self.dead, self.events, self.keys = DeadLetters(desk), Events(desk), Keys(desk)
