@@ -242,6 +242,10 @@ class Listeners(Generic[C]):
         """Of listeners that are for this type of event, and for one aggregate type."""
         return sorted(aggregate for type_, aggregate in self.by_type() if type_ == event_type and aggregate != ANY)
 
+    def types(self) -> set[str]:
+        """Of events that there are listeners for."""
+        return {type_ for type_, _ in self._all if type_ != ANY}
+
     def all(self) -> list[Listener]:
         """Every registered listener."""
         return [listener for listeners in self.by_type().values() for listener in listeners]

@@ -94,6 +94,11 @@ def test_the_isolation_level_of_an_engine() -> None:
     engine.dispose()
 
 
+def test_how_many_connections_an_engine_gives() -> None:
+    engine = sa.create_engine("postgresql+psycopg://nowhere", pool_size=1, max_overflow=3)
+    assert (engine.pool.size(), engine.pool._max_overflow) == (1, 3)  # type: ignore[attr-defined]
+
+
 def test_the_connection_behind_a_pooled_one() -> None:
     assert "_con" in PoolConnectionProxy.__slots__
 

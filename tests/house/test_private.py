@@ -32,7 +32,10 @@ LOOKED_AT = {
     "drivers/mysql_connector.py": ({"_cnx", "_raw", "_socket"}, "tests/drivers/test_private_parts.py"),
     "drivers/mysql_session.py": ({"_ssl_context"}, "tests/drivers/test_private_parts.py"),
     "drivers/pymysql.py": ({"_sock"}, "tests/drivers/test_private_parts.py"),
-    "drivers/sqlalchemy.py": ({"_connections", "_on_connect_isolation_level"}, "tests/drivers/test_private_parts.py"),
+    "drivers/sqlalchemy.py": (
+        {"_connections", "_max_overflow", "_on_connect_isolation_level"},
+        "tests/drivers/test_private_parts.py",
+    ),
 }
 
 

@@ -15,14 +15,12 @@ from ..redaction import scrub
 from ..replica import Replica
 from ..settings import Settings, read_file, table_of
 from .connect import Target, target_of, warn_of_argument
+from .logs import LogFormat, LogLevel, log_to_stderr
 from .output import answer, emit, say
 from .run import (
-    JsonLogs,
     ListenAddress,
-    LogLevel,
     Timeout,
     leave,
-    log_to_stderr,
     metrics_of,
     pairs,
     seconds_of,
@@ -52,13 +50,13 @@ def replica(
     listen: ListenAddress = None,
     json: Annotated[bool, typer.Option("--json", help="with --once or --status: print JSON")] = False,
     log_level: LogLevel = "info",
-    json_logs: JsonLogs = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Keep a table of another database as a feed is. Any number may run for a table; one of them works."""
     if json and not (once or status):
         raise typer.BadParameter("--json goes with --once or --status")
     longest = seconds_of(timeout, once=once)
-    log_to_stderr(log_level, json_logs, ours=True)
+    log_to_stderr(log_level, log_format, ours=True)
     target = target_of(context)
     warn_of_argument("--into", into, "RELAYBOX_REPLICA_INTO")
     into = into or os.environ.get("RELAYBOX_REPLICA_INTO") or _said(target)

@@ -108,9 +108,22 @@ def _names(connection: sa.Connection, schema: str | None) -> Iterator[str]:
                 feeds = sa.table(base, sa.column("relation", sa.Text), schema=schema)
                 kept = connection.scalars(sa.select(feeds.c.relation))
                 yield from (re.escape(name.rsplit(".", 1)[1].strip('"')) for name in kept)
+            elif product == "replica":
+                places = table.removesuffix("_migration")
+                yield re.escape(places)
+                yield re.escape(table)
+                replicas = connection.scalars(
+                    sa.select(sa.table(places, sa.column("kept", sa.Text), schema=schema).c.kept)
+                )
+                yield from (rf"{re.escape(_text(name))}(?:_replica)?" for name in replicas)
             elif product in _PRODUCTS:
                 named = _PRODUCTS[product](table.removesuffix("_migration")).substitutions("")
                 yield from {re.escape(text) for key, text in named.items() if key.endswith("_name")}
+
+
+def _text(name: str | bytes) -> str:
+    """MySQL keeps as bytes what must not be alike by its collation."""
+    return name if isinstance(name, str) else name.decode()
 
 
 def _topic_parts() -> Iterator[str]:

@@ -264,6 +264,8 @@ class _Within:
     def __init__(self, database: Any, seconds: float | None) -> None:
         self.dialect = database.dialect
         self.here = database.here
+        self.size = database.size
+        self.address = database.address
         self.listen = database.listen
         self.within = database.within
         self.connection = database.connection

@@ -79,4 +79,4 @@ def translate_sqlstate(sqlstate: str, message: str) -> StoreError:
         return FeedError(message, _FEED[sqlstate])
     if sqlstate[:2] == "08" or sqlstate in ("57P01", "57P02", "57P03", "53300", "25P03", "57P05"):
         return connection_lost(message)
-    return StoreError(f"PostgreSQL refused ({sqlstate}): {message}")
+    return StoreError(f"PostgreSQL refused{sqlstate and f' ({sqlstate})'}: {message}")

@@ -22,6 +22,7 @@ from ..event import Event, read_as
 from ..hooks import Interceptor
 from ..listeners import ANY, UNSET, Listener, Listeners, Unmatched
 from ..retry import Retry
+from ..words import did_you_mean
 from .protocols import RowBatch
 from .ranges.workers import RangeBatch
 from .threads import ListenerThreads
@@ -162,9 +163,12 @@ class Dispatch:
     def _unmatched(self, event: Event) -> Awaitable[Any]:
         if self._dead and not self._listeners.candidates(event):
             near = self._listeners.aggregate_types(event.type)
-            hint = f"there is one for aggregate type {near[0]!r}" if near else "listeners.on registers one"
+            if near:
+                hint = f"; there is one for aggregate type {near[0]!r}"
+            else:
+                hint = did_you_mean(event.type, self._listeners.types(), "; listeners.on registers one")
             raise Unroutable(
-                f"no listener for event type {event.type!r} of aggregate type {event.aggregate_type!r}; {hint}"
+                f"no listener for event type {event.type!r} of aggregate type {event.aggregate_type!r}{hint}"
             )
         self.ignored += 1
         return _NOTHING

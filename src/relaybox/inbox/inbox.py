@@ -113,8 +113,8 @@ class _Shared(Operations, Owning):
 
     def after_fork(self) -> None:
         """Services stay with the parent; it is told as any other process is."""
+        self._forked()
         self._wakers.clear()
-        self._running.clear()
 
     # -- services -----------------------------------------------------------------------------------
 
@@ -125,6 +125,7 @@ class _Shared(Operations, Owning):
     def _wake(self) -> None:
         """Services need not wait for their next poll: those of this process, and of others where the database can
         tell them. They are told beside the transaction, a few times per burst: accepting does not wait for it."""
+        self._tell_of_fork()
         with suppress(RuntimeError):  # a loop that has just been closed, a program that is ending: polling finds it
             for wake in tuple(self._wakers):
                 wake()

@@ -21,6 +21,7 @@ from ..engine.threads import STRAYS, ListenerThreads
 from ..engine.wakeups import Ears
 from ..errors import ConfigError
 from ..listeners import Listeners, registry
+from ..locking import ensure_sound
 from ..service import AsyncService, Owner
 from ..settings import Settings
 from ..store.grants.tenants import sees_all
@@ -112,6 +113,7 @@ class Processing(AsyncService):
         )
         await registration.start()
         stack.push_async_callback(registration.stop)
+        await ensure_sound(db, store, clock, partial(store.probe_instance, source.owner))
         engine.start()
         stack.push_async_callback(self._stop_engine)
         told = store.capabilities.listen and store.adoption is None  # who inserts into an adopted table tells nobody

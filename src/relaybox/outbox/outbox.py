@@ -12,7 +12,6 @@ with outbox.deliver(listeners):
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -34,6 +33,7 @@ from ..facts import Observer, Observers, Purged
 from ..forks import renew_after_fork
 from ..hooks import WriterHook
 from ..listeners import Listeners, registry
+from ..locking import made
 from ..op import Op, arun, run
 from ..operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Desk, Events, Keys
 from ..sealing import arun as aseal
@@ -66,7 +66,6 @@ if TYPE_CHECKING:  # topics and feeds stand on the outbox; here are only the doo
     from ..topics.context import TopicContext
     from ..topics.topics import AsyncTopics, Topics
 
-log = logging.getLogger("relaybox")
 R = TypeVar("R", Runner, AsyncRunner)
 
 
@@ -114,7 +113,6 @@ class _Shared(Owning):
         self._node: Node | None = None
         self._running: list[Any] = []  # its services
         self._closed = False
-        self._orphaned = False  # forked off a process that delivers, and not told yet
         self._routing: Routes | None = None
         self._open(target)
 
@@ -125,8 +123,8 @@ class _Shared(Owning):
         """Threads and tasks stay with the parent, which goes on delivering. What is written here is not claimed under
         the parent's name: nobody would hand it over."""
         self.__dict__.pop("topics", None)
-        self._orphaned, self._node = self._node is not None, None
-        self._running.clear()
+        self._forked()
+        self._node = None
         self._writer = self._make_writer()
 
     # -- services -----------------------------------------------------------------------------------
@@ -250,7 +248,7 @@ class _Shared(Owning):
         wanted = with_fair(self.settings, fair, ordered=False).delivery.fair == "tenant" or self._caps is not None
         if dry_run:
             return look(plan(self.store, self.topic_store, wanted))
-        return commit(migrate(self.store, self.topic_store, wanted))
+        return made(self.store, migrate(self.store, self.topic_store, wanted))
 
     @twin
     def verify(self) -> Script[None]:
@@ -340,12 +338,6 @@ class _Shared(Owning):
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("this outbox is closed; make a new one")
-        if self._orphaned:
-            self._orphaned = False
-            log.warning(
-                "this process was forked after delivery had started: it delivers nothing itself, and what it writes "
-                "waits for the processes that do. Start delivery after the fork"
-            )
 
 
 def _age(name: str, given: Duration | None) -> timedelta | None:
@@ -431,6 +423,7 @@ class Outbox(_Shared, Sync, Closing):
     def write_all(self, handle: Handle, events: Sequence[Event]) -> list[int | None]:
         """As `write`, for many events: in list order and one round trip, with topics one for each of them."""
         self._check_open()
+        self._tell_of_fork()
         writer = self._writer
         connection = writer.connection(handle)
         if connection.is_async:
@@ -539,6 +532,7 @@ class AsyncOutbox(_Shared, Async, AsyncClosing):
 
     async def write_all(self, handle: AsyncHandle, events: Sequence[Event]) -> list[int | None]:
         self._check_open()
+        self._tell_of_fork()
         writer = self._writer
         connection = writer.connection(handle)
         if not connection.is_async and self.store.dialect != "sqlite":  # a file answers without a network

@@ -19,6 +19,7 @@ from ..drivers.spi import AsyncRunner
 from ..errors import RelayboxError, StoreBusy
 from ..facts import LoopFailed, Observers, ReplicaLag, Replicated
 from ..memory import freeze_gc
+from ..printable import stack_of
 from ..service import AsyncService
 from ..settings import Settings
 from ..tasks import FIRST_PAUSE, cancelled
@@ -137,8 +138,8 @@ class Following(AsyncService):
         """The text of an error that is not ours may have anything in it."""
         reason = str(error) if isinstance(error, RelayboxError) else type(error).__name__
         if reason != self._trouble:
-            log.error("%s: %s; it is tried again", self.name, reason)
-            log.debug("%s failed", self.name, exc_info=error)
+            stack = "" if isinstance(error, RelayboxError) else stack_of(error)
+            log.error("%s: %s; it is tried again%s", self.name, reason, stack)
         self._trouble = reason
         self._counts = replace(self._counts, failed=self._counts.failed + 1)
         self._observers(LoopFailed("replica", f"{type(error).__name__}: {reason}"))

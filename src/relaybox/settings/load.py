@@ -144,11 +144,11 @@ def nearest(name: str, known: Collection[str]) -> str:
     """A hint for a name that is mistyped, or is only the last part of one."""
     sections = {path.partition(".")[0] for path in known if "." in path}
     if "." not in name and (section := get_close_matches(name, sections, 1, cutoff=0.8)):
-        return f"; do you mean {section[0]}?"
+        return f"; did you mean {section[0]}?"
     last = re.split(r"[._]", name)[-1]
     same_end = [path for path in known if re.split(r"[._]", path)[-1] == last]
     found = get_close_matches(name, known, 1, cutoff=0.8) or same_end or get_close_matches(name, known, 1)
-    return f"; do you mean {found[0]}?" if found else f"; a setting is a section and a name, such as {min(known)}"
+    return f"; did you mean {found[0]}?" if found else f"; a setting is a section and a name, such as {min(known)}"
 
 
 # -- the environment --------------------------------------------------------------------------------

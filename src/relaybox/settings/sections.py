@@ -431,7 +431,7 @@ programs: dict[str, Callable[[], Mapping[str, Any]]] = {}
 # Names that are no settings: of the command line and the test kit, of sinks and sources, of one relay or ingest.
 VARIABLES = frozenset(
     {"URL", "TABLE", "SCHEMA", "INBOX", "CONFIG", "ACTOR", "LOG_LEVEL", "LOG_FORMAT", "SINK", "SOURCE", "CRASH"}
-    | {"KAFKA_JARS", "KEYRING", "MASTER_KEYS", "KEYS_TABLE"}
+    | {"KAFKA_JARS", "KEYRING", "MASTER_KEYS", "KEYS_TABLE", "PROGRAMS", "CACHE"}
 )
 PREFIXES = ("SINK_", "SOURCE_")
 TABLES = frozenset({"url", "table", "schema", "sink", "source"})

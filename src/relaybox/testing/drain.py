@@ -121,6 +121,8 @@ class _Blocking:
         self._loop = loop
         self._db = outbox._db
         self.dialect = outbox._db.dialect
+        self.size = 1  # what it is asked for runs one after another
+        self.address = outbox._db.address
 
     async def run(self, op: Op[T], *, tx: bool = True) -> T:
         result: T = await self._loop.call(partial(self._db.run, op, tx=tx))

@@ -18,6 +18,7 @@ from ..outbox.route import unknown_topic
 from ..settings import Settings
 from ..store.feeds import open_feed_store
 from ..store.topics import GroupRow, TopicRow
+from ..words import did_you_mean
 from .liveness import Heartbeats
 from .shared_reads import SharedReads
 
@@ -89,7 +90,9 @@ class TopicContext(Generic[R]):
         row = yield from self.known(topic)
         found = yield from self.store.group(topic, group)
         if found is None:
-            raise NotFound("group", group, f"topic {topic!r} has no group {group!r}; see `relaybox groups list`")
+            names = [each.name for each in (yield from self.store.groups(topic))]
+            hint = did_you_mean(group, names, "; see `relaybox groups list`")
+            raise NotFound("group", group, f"topic {topic!r} has no group {group!r}{hint}")
         return row, found
 
     def state_changed(self, group: GroupRow) -> None:
