@@ -35,7 +35,7 @@ from sqlalchemy.orm import Session
         ("asyncmy", ("0.2",)),
         ("asgiref", ("3.13",)),
         ("asyncpg", ("0.32",)),
-        ("django", ("4.2", "5.2")),
+        ("django", ("4.2", "5.2", "6.1")),
         ("PyMySQL", ("1.2",)),
         ("mysql-connector-python", ("9.5", "26.10")),
         ("psycopg-pool", ("3.3",)),

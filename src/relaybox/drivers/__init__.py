@@ -14,7 +14,7 @@ from .pool import AsyncDatabase, Database
 from .spi import AsyncConnection, Connection, DialectName
 from .urls import DJANGO, Url, parse, resolved
 
-__all__ = ["AsyncDatabase", "Database", "check_shared", "open_async", "open_sync", "parse", "wrap"]
+__all__ = ["AsyncDatabase", "Database", "check_shared", "open_async", "open_sync", "parse", "resolved", "wrap"]
 
 # The client library's top-level package -> our module for it. Others register under the entry point
 # group "relaybox.drivers": a module with a function wrap(handle).

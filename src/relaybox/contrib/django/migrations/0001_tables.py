@@ -21,7 +21,7 @@ def _named(name: str, *permissions: tuple[str, str], **more: str) -> Any:
 class Migration(migrations.Migration):
     initial = True
     operations = (
-        Upgrade(outbox=2, topics=1, feeds=8, inbox=3, guard=1, vault=2),
+        Upgrade(outbox=2, topics=1, feeds=9, inbox=3, guard=1, vault=2),
         _named(
             "Event",
             ("replay_event", "Can replay events"),
