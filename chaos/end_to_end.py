@@ -123,8 +123,8 @@ class Trial(Storm[Options]):
         if self._broker is not None:
             harness = self._broker.harness
             yield self.options.broker_kills, lambda: self._kill_broker(harness)
-        yield self.options.database_stops, lambda: self._stop_database("database A", self._server_a)
-        yield self.options.database_stops, lambda: self._stop_database("database B", self._server_b)
+        yield self.options.database_stops, lambda: self._stop_server("database A", self._server_a)
+        yield self.options.database_stops, lambda: self._stop_server("database B", self._server_b)
 
     def _progress(self) -> tuple[int, int]:
         with suppress(psycopg.OperationalError):

@@ -14,11 +14,9 @@ the tables, each change that triggers have recorded of them, and the topic, whic
 
 from __future__ import annotations
 
-import random
 import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,9 +82,10 @@ class Trial(Storm[Options]):
     def __init__(self, options: Options, folder: Path) -> None:
         super().__init__(options, folder, options.changes)
         if options.plant != "none":
-            self.patience = 45.0
+            self.patience = 10.0
         self._ways = options.ways.split(",")
         self._known = (0, 0)
+        self._server_b: PostgresServer | MariaDBServer | None = None
         self._torn: list[str] = []
         self._looks = 0
 
@@ -104,11 +103,11 @@ class Trial(Storm[Options]):
 
     def _open_target(self, stack: ExitStack) -> str:
         if self.options.target == "sqlite":
-            self._server_b = None
             return f"sqlite:///{self.folder / 'target.db'}"
-        kind = {"postgres": PostgresServer.from_wheel, "mysql": MariaDBServer.from_system}[self.options.target]
-        self._server_b = stack.enter_context(kind(durable=True))
-        return self._server_b.create_database()
+        mysql = self.options.target == "mysql"
+        server = MariaDBServer.from_system() if mysql else PostgresServer.from_wheel(durable=True)
+        self._server_b = stack.enter_context(server)
+        return server.create_database()
 
     def _prepare(self) -> None:
         with Outbox(self._a) as box, psycopg.connect(self._a) as connection:
@@ -179,20 +178,14 @@ class Trial(Storm[Options]):
     # -- what happens ---------------------------------------------------------------------------------
 
     def _outages(self) -> Iterator[tuple[int, Strike]]:
-        yield self.options.broker_kills, self._kill_kafka
-        yield self.options.database_stops, lambda: self._stop_database("database A", self._server_a)
+        yield self.options.broker_kills, lambda: self._stop_server("Kafka", self._kafka)
+        yield self.options.database_stops, lambda: self._stop_server("database A", self._server_a)
         if self._server_b is not None:
             server = self._server_b
-            yield self.options.database_stops, lambda: self._stop_database("database B", server)
+            yield self.options.database_stops, lambda: self._stop_server("database B", server)
         yield self.options.snapshots, self._snapshot
         if "rows" in self._ways:
             yield self.options.absences, self._read_nothing
-
-    def _kill_kafka(self) -> None:
-        self._kafka.kill()
-        time.sleep(random.uniform(0, self.options.outage_seconds))
-        self._kafka.start()
-        self._struck["killed broker"] += 1
 
     def _read_nothing(self) -> None:
         """Meanwhile the cleaner goes over what they have not read: of a row that is gone it leaves the tombstone."""
@@ -214,13 +207,16 @@ class Trial(Storm[Options]):
     def _watch(self) -> None:
         """The stock of all items is the same in each state that the source has had, and so in a table that follows it
         by whole deltas."""
-        for way in self._ways:
-            if way != "rows":
-                with suppress(Exception):  # the database may be away
-                    ((stock, count),) = ask(self._b, f"SELECT sum(stock), count(*) FROM {table(way)}")
+        if ways := [way for way in self._ways if way != "rows"]:
+            with suppress(Exception):  # the database may be away
+                for way, stock, count in self._of("SELECT '{way}', sum(stock), count(*) FROM {table}", ways):
                     self._looks += 1
                     if count and int(stock) != STOCK * self.options.items:
                         self._torn.append(f"{way}: {stock} in {count} rows")
+
+    def _of(self, text: str, ways: Iterable[str]) -> list[tuple[Any, ...]]:
+        """A row of each table."""
+        return ask(self._b, " UNION ALL ".join(text.format(way=way, table=table(way)) for way in ways))
 
     # -- how far it is ----------------------------------------------------------------------------------
 
@@ -228,9 +224,8 @@ class Trial(Storm[Options]):
         """By versions. The last one may have gone again: who has the same rows has it."""
         with suppress(Exception):  # a database may be away
             committed = ask(self._a, "SELECT coalesce(max(version), 0) FROM item_was")[0][0]
-            tables = [table(way) for way in self._ways]
-            seen = [ask(self._b, f"SELECT coalesce(max(version), 0) FROM {name}_was")[0][0] for name in tables]
-            done = min(min(seen), committed)
+            seen = self._of("SELECT coalesce(max(version), 0) FROM {table}_was", self._ways)
+            done = min(committed, *(row[0] for row in seen))
             if committed >= self._work and not self._writing and not self._unequal():
                 done = committed
             self._known = committed, max(done, self._known[1])

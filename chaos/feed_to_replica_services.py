@@ -318,14 +318,23 @@ def _until_stopped(what: str) -> None:
 
 
 def any_version() -> None:
-    """A message of a row is applied whatever version the row has: an older one brings it back."""
+    """A message of a row is applied whatever version the row has; and each comes once more behind the next one."""
+    from relaybox.replica.apply import Applying
     from relaybox.store.replica.kept import KeptTable
+
+    take, before = Applying.take, dict[Any, Any]()
 
     def noted(self: KeptTable, row: Any) -> Any:
         yield from ()
         return 0, False, 0
 
+    def twice(self: Applying, message: Any, *given: Any) -> Any:
+        yield from take(self, message, *given)
+        older, before[message.key] = before.get(message.key, message), message
+        return (yield from take(self, older, *given))
+
     KeptTable.noted = noted  # type: ignore[method-assign]
+    Applying.take = twice  # type: ignore[assignment,method-assign]
 
 
 def no_tombstones() -> None:
@@ -334,10 +343,10 @@ def no_tombstones() -> None:
 
     row = Applying._row
 
-    def passed_over(self: Applying, at: Any, message: Any, now: Any) -> Any:
-        return (yield from row(self, at, message, now)) if message.body else Applied(at, first=False)
+    def passed_over(self: Applying, at: Any, message: Any, *given: Any) -> Any:
+        return (yield from row(self, at, message, *given)) if message.body else Applied(at, first=False)
 
-    Applying._row = passed_over  # type: ignore[method-assign]
+    Applying._row = passed_over  # type: ignore[assignment,method-assign]
 
 
 PLANTS: dict[str, Callable[[], None]] = {

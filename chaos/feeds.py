@@ -209,7 +209,7 @@ class Trial:
                     what = chance.choice((self._disable, self._drop_trigger, self._partition))
                     what(other, chance)
                     self.faults[what.__name__.strip("_")] += 1
-            except (psycopg.OperationalError, psycopg.ProgrammingError):  # the refresh was quicker
+            except (psycopg.OperationalError, psycopg.ProgrammingError, psycopg.InternalError):  # a refresh was quicker
                 self.faults["DDL that gave up"] += 1
 
     def _disable(self, other: psycopg.Connection[Any], chance: random.Random) -> None:

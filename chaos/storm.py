@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from relaybox.testing.servers import PostgresServer
-from relaybox.testing.servers.process import RestartableServer
+from relaybox.testing.servers.process import PrivateServer
 
 from .leases import TTL
 from .relay import toml_table
@@ -159,6 +159,9 @@ class Storm(Generic[Options]):
     def _play(self) -> None:
         try:
             self._members += [Member(*given, self.folder) for given in self._cast()]
+            deadline = time.monotonic() + START
+            while not all(member.ready for member in self._members) and time.monotonic() < deadline:
+                time.sleep(0.05)
             self._storm()
             self._calm()
         finally:
@@ -250,7 +253,7 @@ class Storm(Generic[Options]):
         asyncio.run(harness.recovery())
         self._struck["killed broker"] += 1
 
-    def _stop_database(self, name: str, server: RestartableServer) -> None:
+    def _stop_server(self, name: str, server: PrivateServer) -> None:
         server.stop("immediate") if isinstance(server, PostgresServer) else server.kill()
         time.sleep(self._random.uniform(0, self.options.outage_seconds))
         server.start()
@@ -278,7 +281,7 @@ class Storm(Generic[Options]):
     # -- and then peace -----------------------------------------------------------------------------
 
     def _calm(self) -> None:
-        deadline = time.monotonic() + self.patience
+        deadline = time.monotonic() + (0 if self._problems else self.patience)
         while self._waiting():
             if time.monotonic() > deadline:
                 self._problems.append(f"not drained after {self.patience:g} s of calm: {self._stages()}")

@@ -80,6 +80,9 @@ ALIASES = {
 }
 
 
+# Not imported: servers, and what Django imports by itself when it is set up.
+ELSEWHERE = ("relaybox.testing.servers", "relaybox.contrib.django.")
+
 # Protocols that one public class has; named so that what is below it need not know it.
 STANDING_FOR = {"Sealing": "Vault"}
 
@@ -132,7 +135,7 @@ def named() -> tuple[frozenset[str], frozenset[str], dict[str, str]]:
     private: set[str] = set()
     aliases: dict[str, Any] = {}
     for found in walk_packages(relaybox.__path__, "relaybox."):
-        if found.name.endswith("_main__") or found.name.startswith("relaybox.testing.servers"):
+        if found.name.endswith("_main__") or found.name.startswith(ELSEWHERE):
             continue
         try:
             module = import_module(found.name)

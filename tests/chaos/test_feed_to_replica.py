@@ -20,7 +20,7 @@ from chaos.feed_to_replica_judge import Change, History, Key, Record, Truth, Ver
 
 SHORT = Options(
     ways="rows,straight",
-    changes=600,
+    changes=400,
     items=60,
     writers=1,
     maintainers=1,
@@ -45,8 +45,8 @@ def test_everything_is_killed_and_the_tables_are_as_the_query_says(tmp_path: Pat
     require("kafka")
     report = Trial(SHORT, tmp_path).run()
     assert report["verdict"] == "PASS", report
-    assert report["applied"]["rows"] > 300
-    assert report["records"] > 300
+    assert report["versions"] > 200
+    assert min(report["records"], *report["applied"].values()) > SHORT.items
 
 
 @pytest.mark.timeout(300)
@@ -54,7 +54,7 @@ def test_it_finds_a_bug(tmp_path: Path) -> None:
     require("postgres-wheel", durable=False)
     require("kafka")
     quiet = {"kills": 0, "pauses": 0, "broker_kills": 0, "database_stops": 0, "snapshots": 0}
-    report = Trial(replace(SHORT, ways="rows", plant="any-version", **quiet), tmp_path).run()
+    report = Trial(replace(SHORT, ways="rows", plant="any-version", changes=150, **quiet), tmp_path).run()
     assert PLANTS["any-version"] in report["violations"], report
 
 

@@ -387,7 +387,7 @@ def test_a_table_that_is_there(source: Outbox, target: str) -> None:
 
 
 def test_what_stands_beside_a_table_and_is_not_ours(source: Outbox, target: str) -> None:
-    """A name that somebody may well have given to a table of his own."""
+    """A name that an application may well have given to a table of its own."""
     source.feeds.create(TOTALS)
     rows(target, "CREATE TABLE totals_replica (customer integer)")
     execute(target, "INSERT INTO totals_replica VALUES (7)")

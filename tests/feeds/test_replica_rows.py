@@ -298,28 +298,59 @@ def _later(event: Event, n: int) -> Event:
 STATES = st.dictionaries(st.integers(1, 4), st.sampled_from(["1", "2.50"]), max_size=4)
 
 
+LIVES = given(
+    states=st.lists(STATES, min_size=2, max_size=7), whole=st.integers(0, 6), seed=st.randoms(use_true_random=False)
+)
+
+
+def life(states: Sequence[State], whole: int) -> list[Event]:
+    """What a relay sends; there is a snapshot behind the state of the number `whole`."""
+    sent, n, old = list[Event](), 0, dict[int, str]()
+    for number, new in enumerate(states):
+        n += 1
+        for event in between(n, old, new):
+            sent += [event, tombstone(event)] if event.headers["feed-op"] == "d" else [event]
+        old = dict(new)
+        if number == whole and new:
+            n += 1
+            sent += snapshot(n, new)
+    return sent
+
+
 @settings(max_examples=60, deadline=None)
-@given(states=st.lists(STATES, min_size=2, max_size=7), whole=st.integers(0, 6), seed=st.randoms(use_true_random=False))
+@LIVES
 def test_rows_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, states: Sequence[State], whole: int, seed: random.Random
 ) -> None:
     """Late, twice, mixed with a snapshot: the newest version of each row is what stays."""
     target = f"sqlite:///{tmp_path_factory.mktemp('rows') / 'flow.db'}"
-    sent, n, old = list[Event](), 0, dict[int, str]()
-    for number, new in enumerate(states):
-        n += 1
-        sent += between(n, old, new)
-        old = dict(new)
-        if number == whole and new:
-            n += 1
-            sent += snapshot(n, new)
+    sent = life(states, whole)
     sent += seed.sample(sent, len(sent) // 2)
     seed.shuffle(sent)
     with following(target) as replica:
         replica.migrate()
         for event in sent:
             replica.apply(None, event)
-        assert kept(target) == table(old)
+        assert kept(target) == table(states[-1])
+
+
+@settings(max_examples=60, deadline=None)
+@LIVES
+def test_rows_of_a_topic_that_is_compacted(
+    tmp_path_factory: pytest.TempPathFactory, states: Sequence[State], whole: int, seed: random.Random
+) -> None:
+    """Some are read at once, and of the others what the broker's cleaner leaves: the last message of each key."""
+    target = f"sqlite:///{tmp_path_factory.mktemp('rows') / 'flow.db'}"
+    sent = life(states, whole)
+    last = {event.key: number for number, event in enumerate(sent)}
+    some = seed.randint(0, len(sent))
+    left = [sent[number] for number in last.values() if number >= some]
+    seed.shuffle(left)
+    with following(target) as replica:
+        replica.migrate()
+        for event in [*sent[:some], *left]:
+            replica.apply(None, event)
+        assert kept(target) == table(states[-1])
 
 
 def delta(n: int, old: State, new: State, epoch: str, *, whole: bool = False) -> Event:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from ..audit import Audit
+from ..event import MAX_PAYLOAD
 from ..feed import Feed, FeedMode, FeedSource
 from ..feeds.info import FeedInfo, FeedStatus
 from ..store.feeds import Refreshed
@@ -117,7 +118,12 @@ def create(
     ] = None,
     topic: Annotated[str | None, typer.Option(help="where deltas go; else one of the feed's name")] = None,
     inline_rows: Annotated[int, typer.Option(help="larger deltas are stored in chunks")] = 10_000,
+    inline_bytes: Annotated[int, typer.Option(help="likewise of more bytes; an event takes 1 MiB")] = MAX_PAYLOAD,
     chunk_rows: Annotated[int, typer.Option(help="rows in a chunk at most")] = 1_000,
+    auto_share: Annotated[
+        float, typer.Option(help="mode auto evaluates all if more of the rows may have changed")
+    ] = 0.3,
+    skip_empty: Annotated[bool, typer.Option("--skip-empty/--keep-empty", help="no delta if nothing changed")] = True,
     every: Annotated[
         str | None, typer.Option(metavar="DURATION", help="how often a maintainer refreshes it; else who asks does")
     ] = None,
@@ -144,7 +150,10 @@ def create(
                 table=kept_as,
                 topic=topic,
                 inline_rows=inline_rows,
+                inline_bytes=inline_bytes,
                 chunk_rows=chunk_rows,
+                auto_share=auto_share,
+                skip_empty=skip_empty,
                 every=every,
                 timeout=timeout,
             )

@@ -10,7 +10,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
@@ -22,8 +23,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..printable import escaped
+from ..values import Progress as HowFar
 from .logs import in_json, json_line
 
+EXACT = 10_000  # where counting more would be slow, stores estimate
 PIPE_WIDTH = 200  # when nobody sets a width, wide enough that ids and names are not cut
 
 
@@ -106,6 +109,11 @@ def encode(value: object) -> Any:
     raise TypeError(f"cannot print a {type(value).__name__}")
 
 
+def about(count: int) -> str:
+    """A count that is an estimate where there is much to count."""
+    return f"~{count:,}" if count > EXACT else f"{count:,}"
+
+
 def age(value: timedelta) -> str:
     seconds = value.total_seconds()
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
@@ -140,8 +148,17 @@ def confirm(question: str) -> None:
         raise typer.Exit(1)
 
 
+@contextmanager
+def moving(what: str, total: int | None = None) -> Iterator[Callable[[HowFar], None]]:
+    """A bar on stderr, if that is a terminal, which moves as a long job says how far it is."""
+    with progress(total=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda at: bar.update(task, description=at.what, completed=at.done, total=at.total or total)
+
+
 def progress(*, total: bool) -> Progress:
     count = MofNCompleteColumn() if total else TextColumn("{task.completed}")
     bar: list[Any] = [BarColumn()] if total else []
     columns = [SpinnerColumn(), TextColumn("{task.description}"), *bar, count, TimeElapsedColumn()]
-    return Progress(*columns, console=console(stderr=True), transient=True)
+    out = console(stderr=True)
+    return Progress(*columns, console=out, transient=True, disable=not out.is_terminal)  # else it ends with a line

@@ -12,9 +12,9 @@ from typing import Any, cast
 from ..errors import ConfigError, MissingExtra
 from .pool import AsyncDatabase, Database
 from .spi import AsyncConnection, Connection, DialectName
-from .urls import Url, parse
+from .urls import DJANGO, Url, parse, resolved
 
-__all__ = ["AsyncDatabase", "Database", "open_async", "open_sync", "parse", "wrap"]
+__all__ = ["AsyncDatabase", "Database", "check_shared", "open_async", "open_sync", "parse", "wrap"]
 
 # The client library's top-level package -> our module for it. Others register under the entry point
 # group "relaybox.drivers": a module with a function wrap(handle).
@@ -111,8 +111,8 @@ def _choose(url: Url, candidates: tuple[str, ...]) -> Any:
 def open_sync(
     target: Any, *, size: int = 4, timeout: float | None = None, pause: float | None = None, callers: bool = False
 ) -> Database:
-    """A URL, an object that gives connections (a SQLAlchemy engine, a pool, a Django alias), or a function that returns
-    one.
+    """A URL, an object that gives connections (a SQLAlchemy engine, a pool, a Django connection), or a function that
+    returns one. What Django calls a name is looked up whenever it is used: its tests have other databases.
 
     `timeout`: for services of ours. Seconds after which a database counts as away, and connections that are not shared
     with all else that uses the target. `pause`: seconds that a session may be idle in a transaction, if not `timeout`.
@@ -122,10 +122,31 @@ def open_sync(
     if not isinstance(target, str):
         verbs, options = ("lend", "borrow"), (size, timeout, pause)
         return cast(Database, _borrowed(target, verbs if callers else verbs[1:], options))
+    if target.startswith(DJANGO):
+        return cast(Database, _module("django", "django").of_alias(target, timeout))
     url = parse(target)
     module = _choose(url, _SYNC[url.dialect])
     connect = partial(module.connect, url.bare, timeout=timeout, **_pause(url, pause))
     return Database(url.dialect, connect, size=url.pool_size(size), timeout=timeout, address=url.bare)
+
+
+def check_shared(target: Any) -> None:
+    """For services, which have connections of their own."""
+    if type(target).__module__.startswith("django."):
+        target = f"{DJANGO}//{target.alias}"
+    if not isinstance(target, str):
+        return
+    url = parse(target)
+    if target.startswith(DJANGO) and "mode=memory" in url.bare:
+        raise ConfigError(
+            "this test database is in memory, where a reader beside a writer fails; give it a file, "
+            '"TEST": {"NAME": BASE_DIR / "test.sqlite3"} in DATABASES, or deliver by deliver_pending()'
+        )
+    if url.in_memory:
+        raise ConfigError(
+            "an in-memory SQLite database belongs to one connection, so nobody else could write to it; "
+            "use a file such as sqlite:///outbox.db"
+        )
 
 
 def _pause(url: Url, pause: float | None) -> dict[str, float]:
@@ -142,14 +163,21 @@ def open_async(
         return cast(AsyncDatabase, _borrowed(target, verbs if callers else verbs[1:], options))
     url = parse(target)
     module = _choose(url, _ASYNC[url.dialect])
-    listen = getattr(module, "listen", None)
+    connect = partial(module.aconnect, timeout=timeout, **_pause(url, pause))
+    listening: Any = getattr(module, "listen", None)
+    place: Callable[[], str] = partial(resolved, target)
+
+    def listen(*heard: Any) -> Any:
+        return listening(parse(target).bare, *heard, timeout=timeout)
+
     return AsyncDatabase(
         url.dialect,
-        partial(module.aconnect, url.bare, timeout=timeout, **_pause(url, pause)),
+        lambda: connect(parse(target).bare),
         size=url.pool_size(size),
-        listen=partial(listen, url.bare, timeout=timeout) if listen else None,
+        listen=listen if listening else None,
         timeout=timeout,
         address=url.bare,
+        place=place if target.startswith(DJANGO) else None,
     )
 
 

@@ -481,6 +481,13 @@ def _in_memory(engine: sa.Engine) -> bool:
     return engine.dialect.name == "sqlite" and engine.url.database in (None, "", ":memory:")
 
 
+def _room(engine: sa.Engine, size: int) -> int:
+    """How many connections it gives at once, up to `size`."""
+    pool = engine.pool
+    full = isinstance(pool, sa.QueuePool) and pool.size() + pool._max_overflow == 1
+    return 1 if full or isinstance(pool, sa.StaticPool) or _in_memory(engine) else size
+
+
 def borrow(engine: Any, size: int, timeout: float | None = None, pause: float | None = None) -> Database | None:
     """An async engine cannot give sync connections: its address is opened with our own driver. The sessions of the
     user's engine are as the user has set them: `pause` is for sessions of ours."""
@@ -491,9 +498,8 @@ def borrow(engine: Any, size: int, timeout: float | None = None, pause: float | 
     if not isinstance(engine, sa.Engine):
         return None
     sibling = None if timeout is None or _in_memory(engine) else _sibling(engine)
-    size = 1 if _in_memory(engine) else size
     database = BorrowedDatabase(
-        dialect_of(engine.dialect), partial(_connect, sibling or engine), size=size, timeout=timeout
+        dialect_of(engine.dialect), partial(_connect, sibling or engine), size=_room(engine, size), timeout=timeout
     )
     database.sibling = sibling
     return database
@@ -510,7 +516,7 @@ def aborrow(engine: Any, size: int, timeout: float | None = None, pause: float |
     database = AsyncBorrowedDatabase(
         dialect_of(engine.dialect),
         partial(_aconnect, chosen.execution_options(isolation_level="AUTOCOMMIT")),
-        size=1 if in_memory else size,
+        size=_room(engine.sync_engine, size),
         listen=partial(_LISTEN[engine.dialect.driver], chosen, timeout) if engine.dialect.driver in _LISTEN else None,
         timeout=timeout,
     )

@@ -1,11 +1,12 @@
-"""Database URLs: `postgresql://`, `sqlite:///file.db`, `mysql://`, with an optional `+driver`."""
+"""Database URLs: `postgresql://`, `sqlite:///file.db`, `mysql://`, with an optional `+driver`; and `django://alias`,
+which is what the settings of Django say."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from ..errors import ConfigError
+from ..errors import ConfigError, MissingExtra
 from ..redaction import masked
 from ..transport import OPTIONS
 from ..words import did_you_mean
@@ -16,22 +17,34 @@ _UNREADABLE = (
     "cannot read the database URL: expected scheme://user:password@host:port/name?option=value, with the port a number "
     "and / ? # @ in a password written as %2F %3F %23 %40"
 )
+DJANGO = "django:"
 # What people write in URLs for libpq, and ours.
-_LIBPQ = {"host", "hostaddr", "port", "dbname", "user", "password", "passfile", "require_auth", "channel_binding"}
-_LIBPQ |= {"connect_timeout", "client_encoding", "options", "application_name", "fallback_application_name"}
-_LIBPQ |= {"keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout"}
-_LIBPQ |= {
-    "sslmode",
-    "sslnegotiation",
-    "sslcert",
-    "sslkey",
-    "sslpassword",
-    "sslrootcert",
-    "sslcrl",
-    "sslcrldir",
-    "sslsni",
+_LIBPQ = {
+    *[
+        "host",
+        "hostaddr",
+        "port",
+        "dbname",
+        "user",
+        "password",
+        "passfile",
+        "require_auth",
+        "channel_binding",
+        "connect_timeout",
+    ],
+    *["client_encoding", "options", "application_name", "fallback_application_name", "target_session_attrs"],
+    *[
+        "keepalives",
+        "keepalives_idle",
+        "keepalives_interval",
+        "keepalives_count",
+        "tcp_user_timeout",
+        "load_balance_hosts",
+    ],
+    *["sslmode", "sslnegotiation", "sslcert", "sslkey", "sslpassword", "sslrootcert", "sslcrl", "sslcrldir", "sslsni"],
+    *["gssencmode", "krbsrvname", "service"],
+    *OPTIONS,
 }
-_LIBPQ |= {"gssencmode", "krbsrvname", "service", "target_session_attrs", "load_balance_hosts", *OPTIONS}
 _SCHEMES: dict[str, DialectName] = {
     "postgresql": "postgres",
     "postgres": "postgres",
@@ -56,7 +69,19 @@ class Url:
         return f"Url({self.bare if self.dialect == 'sqlite' else masked(self.bare)!r})"
 
 
+def resolved(url: str) -> str:
+    """What it stands for by now."""
+    if not url.startswith(DJANGO):
+        return url
+    try:
+        from .django import alias_of, url_of
+    except ModuleNotFoundError as error:
+        raise MissingExtra(error.name or "django", "django") from error
+    return url_of(alias_of(url))
+
+
 def parse(url: str) -> Url:
+    url = resolved(url)
     try:
         parts = urlsplit(url)
         if not parts.scheme.startswith("sqlite"):

@@ -72,6 +72,7 @@ class Dispatch:
         timeout: timedelta | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        listeners = threads.around(listeners)
         self.ignored = 0
         self.stopping = False
         # Of a batch, so that each listener can take its share in one call; 0: no listener takes batches.
@@ -92,7 +93,7 @@ class Dispatch:
         is nothing to choose then, and to choose costs as much as the rest of a log's way to a listener."""
         found = self._listeners
         if len(found) == 1 and found.where is None and not found.interceptors:
-            ((event_type, aggregate_type), (only,)) = next(iter(found._all.items()))
+            ((event_type, aggregate_type), (only,)) = next(iter(found.by_type().items()))
             if (
                 aggregate_type == ANY
                 and only.is_async

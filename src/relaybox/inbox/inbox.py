@@ -31,7 +31,7 @@ from ..codec import JSON_CODEC, Codec
 from ..drivers import open_async, open_sync, wrap
 from ..drivers.script import Async, Sync
 from ..drivers.spi import AsyncConnection, AsyncHandle, Connection, DialectName, Handle
-from ..engine.wakeups import Notifier, ThreadNotifier
+from ..engine.wakeups import Notifier, ThreadNotifier, notifier
 from ..errors import Closed, ConfigError, InvalidEvent, NoTransaction
 from ..event import Event
 from ..facts import Accepted, Observer, Observers
@@ -196,7 +196,7 @@ class Inbox(_Shared, Sync, Closing):
 
     def _open(self, target: Any) -> None:
         self._db = open_sync(target, callers=True).within(self.settings.delivery.batch_seconds)
-        self._connected(self._db.dialect, lambda: ThreadNotifier(self._notify))
+        self._connected(self._db.dialect, lambda: notifier(self._notify, here=self._db.here))
         self._arrivals = Arrivals(self._alone, self._accept_together)
         desk = self._desk(self._db)
         self.dead, self.events, self.keys = DeadLetters(desk), Events(desk), Keys(desk)

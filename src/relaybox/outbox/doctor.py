@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..clock import SYSTEM_CLOCK, Clock
+from ..drivers.script import Script, aplay, play
 from ..drivers.spi import AsyncRunner, Runner
 from ..errors import SchemaDrift, SchemaTooNew, StoreError
+from ..locking import pretence
 from ..op import Op, arun, run
 from ..settings import FeedSettings
 from ..store.doctor import Circumstances, Finding, Vitals, judge_clock, vitals
@@ -41,14 +43,22 @@ def examine(
     database: Runner, store: OutboxStore, *, clock: Clock = SYSTEM_CLOCK, feeds: FeedSettings | None = None
 ) -> list[Finding]:
     with database.connection() as connection:
-        return run(checkup(store, clock, _announced_pid(connection.raw), feeds), connection)
+        found = run(checkup(store, clock, _announced_pid(connection.raw), feeds), connection)
+    return found + play(_locks(store), database)
 
 
 async def aexamine(
     database: AsyncRunner, store: OutboxStore, *, clock: Clock = SYSTEM_CLOCK, feeds: FeedSettings | None = None
 ) -> list[Finding]:
     async with database.connection() as connection:
-        return await arun(checkup(store, clock, _announced_pid(connection.raw), feeds), connection)
+        found = await arun(checkup(store, clock, _announced_pid(connection.raw), feeds), connection)
+    return found + await aplay(_locks(store), database, clock)
+
+
+def _locks(store: OutboxStore) -> Script[list[Finding]]:
+    """Two sessions ask for one row."""
+    ill = yield from pretence(store, store.probe)
+    return [Finding("critical", "locks", ill, "move to a server that locks rows")] if ill else []
 
 
 def _announced_pid(raw: Any) -> int | None:

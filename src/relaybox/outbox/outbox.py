@@ -22,17 +22,18 @@ from ..audit import Audit, Auditor
 from ..clock import SYSTEM_CLOCK, Clock
 from ..codec import JSON_CODEC, Codec
 from ..contracts import Contracts
-from ..drivers import open_async, open_sync, parse, wrap
+from ..drivers import check_shared, open_async, open_sync, wrap
 from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
 from ..drivers.spi import AsyncHandle, AsyncRunner, DialectName, Handle, Runner
 from ..durations import Duration, parse_duration
-from ..engine.wakeups import Notifier, ThreadNotifier
+from ..engine.wakeups import Notifier, ThreadNotifier, notifier
 from ..errors import Closed, ConfigError
 from ..event import Event
 from ..facts import Observer, Observers, Purged
 from ..forks import renew_after_fork
 from ..hooks import WriterHook
 from ..listeners import Listeners, registry
+from ..locking import made
 from ..op import Op, arun, run
 from ..operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Desk, Events, Keys
 from ..sealing import arun as aseal
@@ -148,11 +149,7 @@ class _Shared(Owning):
         """For services that have connections of their own."""
         if self._cdc:
             raise ConfigError("change data capture delivers the events of this outbox: make another without cdc=True")
-        if isinstance(self._target, str) and parse(self._target).in_memory:
-            raise ConfigError(
-                "an in-memory SQLite database belongs to one connection, so nobody else could write to it; "
-                "use a file such as sqlite:///outbox.db"
-            )
+        check_shared(self._target)
 
     def _connect(self, closing: AsyncExitStack) -> AsyncRunner:
         """Connections for a service, in the loop that runs."""
@@ -251,7 +248,7 @@ class _Shared(Owning):
         wanted = with_fair(self.settings, fair, ordered=False).delivery.fair == "tenant" or self._caps is not None
         if dry_run:
             return look(plan(self.store, self.topic_store, wanted))
-        return commit(migrate(self.store, self.topic_store, wanted))
+        return made(self.store, migrate(self.store, self.topic_store, wanted))
 
     @twin
     def verify(self) -> Script[None]:
@@ -359,7 +356,7 @@ class Outbox(_Shared, Sync, Closing):
     def _open(self, target: Any) -> None:
         self._db = open_sync(target, callers=True).within(self.settings.delivery.batch_seconds)
         self._services: Runner = open_sync(target, timeout=self.settings.delivery.statement_seconds)
-        self._connected(self._db.dialect, lambda: ThreadNotifier(self._notify))
+        self._connected(self._db.dialect, lambda: notifier(self._notify, here=self._db.here))
         desk = self._desk(self._db)
         self.dead, self.events, self.keys = DeadLetters(desk), Events(desk), Keys(desk)
 

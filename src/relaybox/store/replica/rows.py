@@ -68,6 +68,7 @@ class KeptColumn(NamedTuple):
     digits: int | None  # behind the point; None: any number, or none is counted
     optional: bool  # a row may leave it out
     writable: bool
+    equals: str  # the operator that compares two values of it
 
 
 Cell = Callable[[Any], Any]
@@ -173,10 +174,11 @@ def array(values: Sequence[Any]) -> str:
 
 
 def batches(rows: Sequence[list[Any]]) -> Iterator[Sequence[list[Any]]]:
-    """As many as a statement carries. It may be in ASCII, where a letter takes up to 12 bytes."""
+    """Of cells. As many as a statement carries. It may be in ASCII, where a letter takes up to 12 bytes."""
     start = size = 0
     for number, row in enumerate(rows):
-        large = sum(len(cell) if cell.isascii() else 12 * len(cell) for cell in row if isinstance(cell, str))
+        text = "".join(filter(None, row))
+        large = len(text) if text.isascii() else 12 * len(text)
         if number > start and (size + large > CHUNK_BYTES or number - start == CHUNK_ROWS):
             yield rows[start:number]
             start, size = number, 0

@@ -111,7 +111,7 @@ class KeptTable:
     def read_columns(self, of: str = "kept") -> Op[list[KeptColumn]]:
         """Empty: there is no such table."""
         rows = (yield self._asked("kept.columns", of).bind()).rows
-        return [KeptColumn._make((*row[:5], bool(row[5]), bool(row[6]))) for row in rows]
+        return [KeptColumn._make((*row[:5], bool(row[5]), bool(row[6]), row[7])) for row in rows]
 
     def check_beside(self) -> Op[None]:
         """Whether what stands beside the table is ours, if anything does."""
@@ -254,7 +254,7 @@ class KeptTable:
         new = "VALUES({})" if self.dialect == "mysql" else "excluded.{}"
         (rows, cells), (key_rows, key_cells) = self._read(shape.columns), self._read(shape.key)
         key_is = (
-            f"{name} = {self._cast(f':k{i}', column)}"
+            f"{name} {column.equals} {self._cast(f':k{i}', column)}"
             for i, (name, column) in enumerate(zip(key, shape.key, strict=True))
         )
         return {
@@ -262,7 +262,9 @@ class KeptTable:
             "updates": ", ".join(f"{name} = {new.format(name)}" for name in names),
             "key": ", ".join(key),
             "key_is": " AND ".join(key_is),
-            "same": " AND ".join(f"v.{name} = t.{name}" for name in key),
+            "same": " AND ".join(
+                f"v.{name} {column.equals} t.{name}" for name, column in zip(key, shape.key, strict=True)
+            ),
             "rows": rows,
             "cells": cells,
             "key_rows": key_rows,

@@ -190,8 +190,8 @@ EXCEPTION
     RAISE EXCEPTION 'feed %: its query gives rows whose key or scope is NULL', f.name USING ERRCODE = 'RBF01';
 END $feed$;
 
--- A row of the table, by this name (m.* where m may be the name of a column), as the JSON that readers get. One of JSON that is the JSON null is left out: as null it
--- would be the NULL of SQL.
+-- A row of the table, by this name (m.* where m may be the name of a column), as the JSON that readers get. A column that is
+-- the JSON null is left out: as null it would be the NULL of SQL.
 CREATE FUNCTION {feed_line}(f {feed}, m text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE

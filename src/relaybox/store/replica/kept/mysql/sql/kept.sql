@@ -21,7 +21,7 @@ WHERE v.relaybox_n IS NULL
 
 -- name: kept.columns -> rows
 -- Name, type to read text as, type as declared, its kind, digits behind the point, and whether a row may leave it out and
--- may have it.
+-- may have it; how two values of it are compared.
 SELECT c.column_name, c.data_type,
        concat(c.column_type, CASE WHEN c.collation_name IS NULL THEN ''
                                   ELSE concat(' CHARACTER SET ', c.character_set_name, ' COLLATE ', c.collation_name) END),
@@ -32,7 +32,7 @@ SELECT c.column_name, c.data_type,
             WHEN c.data_type LIKE '%blob' OR c.data_type LIKE '%binary' THEN 'bytes' ELSE 'text' END,
        coalesce(c.datetime_precision, c.numeric_scale),
        c.is_nullable = 'YES' OR c.column_default IS NOT NULL OR c.extra LIKE '%auto_increment%',
-       c.extra NOT LIKE '%GENERATED%' OR c.extra LIKE '%DEFAULT_GENERATED%'
+       c.extra NOT LIKE '%GENERATED%' OR c.extra LIKE '%DEFAULT_GENERATED%', '='
 FROM information_schema.columns c
 WHERE c.table_schema = {database} AND c.table_name = '{kept_name}' ORDER BY c.ordinal_position
 

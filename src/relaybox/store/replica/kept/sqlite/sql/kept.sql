@@ -3,14 +3,14 @@ DELETE FROM {kept} WHERE ({key}) IN (SELECT {key} FROM {beside} WHERE relaybox_g
 
 -- name: kept.columns -> rows
 -- Name, type to read text as, type as declared, its kind by the type's affinity, digits behind the point, and whether a row
--- may leave it out and may have it.
+-- may leave it out and may have it; how two values of it are compared.
 SELECT c.name, c.type, c.type,
        CASE WHEN upper(c.type) LIKE '%INT%' THEN 'number'
             WHEN upper(c.type) LIKE '%CHAR%' OR upper(c.type) LIKE '%CLOB%' OR upper(c.type) LIKE '%TEXT%' THEN 'text'
             WHEN upper(c.type) LIKE '%BLOB%' THEN 'bytes' WHEN upper(c.type) LIKE '%JSON%' THEN 'json'
             WHEN c.type = '' THEN 'text' ELSE 'float' END,
        CASE WHEN upper(c.type) LIKE '%INT%' THEN 0 END,
-       c."notnull" = 0 OR c.dflt_value IS NOT NULL OR c.pk > 0, c.hidden = 0
+       c."notnull" = 0 OR c.dflt_value IS NOT NULL OR c.pk > 0, c.hidden = 0, '='
 FROM pragma_table_xinfo('{kept_name}') c ORDER BY c.cid
 
 -- name: kept.unique -> rows
