@@ -52,7 +52,7 @@ from .output import fail, visible
 
 _exceptions: Any = import_module(typer.BadParameter.__module__)  # click's, of which some releases of typer have a copy
 NoSuchOption, UsageError = _exceptions.NoSuchOption, _exceptions.UsageError
-WORDS = {"str": "TEXT", "int": "N", "Path": "FILE"}
+WORDS = {"str": "TEXT", "int": "N", "float": "N", "Path": "FILE"}
 NO_DATABASE = ("demo", "config", "run")  # the last: its programs know theirs
 _GLOBAL = ("--url", "--table", "--schema", "--config")
 
