@@ -125,7 +125,10 @@ def test_errors_are_one_line_and_exit_1(relaybox: Command, tmp_path: Path) -> No
         (["status", "--url", "oracle://h/x"], "unknown database URL scheme 'oracle'"),
         (["status", "--url", "postgresql://[::1/x"], "cannot read the database URL"),
         (["status", "--url", "sqlite:///missing.db"], "there is no SQLite database 'missing.db'"),
-        (["status", "--url", "sqlite:///none/shop.db"], "there is no SQLite database 'none/shop.db'"),
+        (
+            ["status", "--url", "sqlite:///none/shop.db"],
+            "there is no folder 'none' for the SQLite database 'none/shop.db'",
+        ),
         (["status", "--config", "missing.toml"], "cannot read the settings file missing.toml"),
         (["status", "--config", "typo.toml"], "unknown setting"),
         (["status", "--url", "sqlite:///x.db", "--table", "a;b"], "expected table name"),
@@ -231,3 +234,32 @@ def test_without_the_extra_one_line_says_what_to_install(package: str) -> None:
     assert done.stderr.startswith("error: ")
     assert done.stderr.endswith("pip install 'relaybox[cli]'\n")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("status", "--tabel", "x"), "No such option: --tabel; did you mean '--table'?"),
+        (("--tabel", "x", "status"), "No such option: --tabel; did you mean '--table'?"),
+        (("relay", "--snik", "x"), "No such option: --snik; did you mean '--sink'?"),
+        (("run", "--lisetn", "x", "m:o"), "No such option: --lisetn; did you mean '--listen'?"),
+        (("dead", "list", "--limt", "3"), "No such option: --limt; did you mean '--limit'?"),
+        (("status", "--xyzzy"), "No such option: --xyzzy"),
+        (("statsu",), "No such command 'statsu'. Did you mean 'status'?"),
+        (("dead", "lsit"), "No such command 'lsit'. Did you mean 'list'?"),
+        (("maintain", "--preset", "hihg"), "got 'hihg'; did you mean 'high'?"),
+    ],
+)
+def test_what_is_nearly_right_is_named(relaybox: Command, arguments: tuple[str, ...], said: str) -> None:
+    assert said in " ".join(relaybox(*arguments, exit_code=2).output.split())
+
+
+def test_an_inbox_that_is_nearly_right_is_named(relaybox: Command, url: str) -> None:
+    relaybox("inbox", "create", "--inbox", "orders", "--url", url)
+    told = relaybox("dead", "list", "--of", "inbox/ordres", "--url", url, exit_code=1)
+    assert "there is no inbox 'ordres'; did you mean 'orders'?" in told.output
+
+
+def test_a_folder_that_is_not_there_is_named(relaybox: Command) -> None:
+    told = relaybox("status", "--url", "sqlite:////nowhere/x.db", exit_code=1)
+    assert "there is no folder '/nowhere' for the SQLite database '/nowhere/x.db'" in told.output

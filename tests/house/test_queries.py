@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from collections.abc import Mapping
 from functools import cache
 
 import pytest
@@ -275,6 +276,46 @@ def test_every_slot_is_used_and_none_is_called_like_a_table() -> None:
     tracked = {f"{word}_{kind}" for word in ("marks", "closed", "unmark") for kind in ("offset", "bitmap", "acks")}
     assert slots - set(SLOT.findall(" ".join(used))) - tracked == set()
     assert slots & set(Tables("t").substitutions('"') | InboxTables("t").substitutions('"')) == set()
+
+
+LOCKS = re.compile(r"FOR UPDATE|FOR SHARE|LOCK IN SHARE MODE")
+INNERMOST = re.compile(r"\([^()]*\)")
+
+
+def filled(text: str, slots: Mapping[str, str]) -> str:
+    """With its slots; names of tables stay as they are."""
+    while (found := SLOT.sub(lambda slot: slots.get(slot[1], slot[1]), text)) != text:
+        text = found
+    return text
+
+
+def outermost(text: str) -> str:
+    """Without what is in parentheses."""
+    while (found := INNERMOST.sub("", text)) != text:
+        text = found
+    return text
+
+
+def locks_a_list(text: str) -> bool:
+    return LOCKS.search(text) is not None and "JSON_TABLE" in outermost(text)
+
+
+def test_no_list_stands_beside_rows_that_are_locked() -> None:
+    """MySQL refuses it, MariaDB does not (error 3569). The shared products are read with each."""
+    assert locks_a_list("SELECT p.a FROM JSON_TABLE(:x, '$[*]' COLUMNS (a bigint PATH '$')) s JOIN p FOR UPDATE")
+    assert not locks_a_list("SELECT p.a FROM (SELECT a FROM JSON_TABLE(:x, '$')) s JOIN p FOR UPDATE")
+    shared = texts_of("shared", "mysql")
+    wrong, looked_at = [], 0
+    for product in PRODUCTS:
+        own = texts_of(product, "mysql")
+        slots = shared.slots | texts_of(product.partition("/")[0], "mysql").slots | own.slots
+        for name, (text, _) in own.queries.items():
+            whole = filled(text, slots)
+            looked_at += LOCKS.search(whole) is not None and "JSON_TABLE" in whole
+            if locks_a_list(whole):
+                wrong.append(name)
+    assert looked_at > 10
+    assert wrong == [], "put the JSON_TABLE into a query of its own: FROM (SELECT j.* FROM JSON_TABLE(…) j) s"
 
 
 # -- SQL is SQL -------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
+from kit import need_mariadb
 from relaybox import Event, Inbox
 from relaybox.testing.servers import require
 from relaybox.testing.servers.gate import TcpGate
@@ -143,6 +144,8 @@ ONE = QUICK.replaced({"delivery.workers": 1, "delivery.retry.attempts": 60})
 @pytest.mark.parametrize("batch", [1, 5])
 @pytest.mark.parametrize("place", OWN, ids=lambda case: "-".join(map(str, case)), indirect=True)
 async def test_a_handler_that_waits_for_an_answer_is_given_up_with_its_locks(place: Place, batch: int) -> None:
+    if place.direct.startswith("mysql"):
+        need_mariadb("it ends a session that is idle in a transaction")
     settings = ONE.replaced(
         {"delivery.timeout": timedelta(seconds=LIMIT), "delivery.database_timeout": timedelta(seconds=LIMIT)}
     )

@@ -1,4 +1,4 @@
-"""A TCP proxy that can lose a COMMIT, or only the reply to it.
+"""A TCP proxy that can lose a COMMIT, or only the reply to it, and keep words from the server.
 
 `cut = "after"` forwards the COMMIT and drops the connection before its reply; `"before"` drops it instead of the
 COMMIT. Both look the same to the client.
@@ -16,9 +16,11 @@ Cut = Literal["", "before", "after"]
 
 
 class Proxy:
-    def __init__(self, url: str, at: bytes = b"COMMIT") -> None:
+    def __init__(self, url: str, at: bytes = b"COMMIT", *, unsaid: bytes = b"") -> None:
+        """`unsaid`: the server gets blanks in its place."""
         self._parts = urlsplit(url)
         self._at = at
+        self._unsaid = unsaid
         self._server = socket.create_server(("127.0.0.1", 0))
         self.cut: Cut = ""
         self.cuts = 0
@@ -61,7 +63,7 @@ class Proxy:
                         break
                     server.sendall(data)
                     continue
-                server.sendall(data)
+                server.sendall(data.replace(self._unsaid, b" " * len(self._unsaid)) if self._unsaid else data)
         _close(client, server)
 
     def _downstream(self, client: socket.socket, server: socket.socket, mute: threading.Event) -> None:

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -20,6 +21,7 @@ from typer.models import OptionInfo
 from .. import __version__
 from ..errors import RelayboxError
 from ..redaction import scrub
+from ..words import did_you_mean
 from . import (
     audit,
     bench,
@@ -46,18 +48,27 @@ from . import (
 from . import config as effective
 from .connect import Target, resolve, warn_of_argument
 from .demo.play import demo
-from .output import fail
+from .output import fail, visible
 
+_exceptions: Any = import_module(typer.BadParameter.__module__)  # click's, of which some releases of typer have a copy
+NoSuchOption, UsageError = _exceptions.NoSuchOption, _exceptions.UsageError
 WORDS = {"str": "TEXT", "int": "N", "Path": "FILE"}
 NO_DATABASE = ("demo", "config", "run")  # the last: its programs know theirs
 _GLOBAL = ("--url", "--table", "--schema", "--config")
+
+
+def _unknown_option(name: str, known: list[str]) -> str:
+    return f"No such option: {visible(name)}{did_you_mean(name, known)}"
 
 
 class Relaybox(TyperGroup):
     """Takes the global options in any place, and turns our errors into one line and exit code 1."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _globals_first(args))
+        try:
+            return super().parse_args(ctx, _globals_first(args))
+        except NoSuchOption as error:
+            raise UsageError(_unknown_option(error.option_name, [*_GLOBAL, "--version", "--help"]), ctx) from None
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -149,13 +160,20 @@ app.command("bench")(bench.bench)
 
 
 class Command(TyperCommand):
-    """In its help an argument is `TOPIC`, not `TOPIC <str>`."""
+    """In its help an argument is `TOPIC`, not `TOPIC <str>`; and an option that nobody knows may be one of the root."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         for one in self.params:
             if isinstance(one, TyperArgument):
                 vars(one)["display_type"] = lambda ctx: ""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except NoSuchOption as error:
+            known = [name for one in self.get_params(ctx) for name in one.opts if name.startswith("--")]
+            raise UsageError(_unknown_option(error.option_name, [*known, *_GLOBAL]), ctx) from None
 
 
 def _name_values(command: Callable[..., Any]) -> None:

@@ -7,6 +7,7 @@ its control characters are spelled out, so that it cannot play with the terminal
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +24,7 @@ from rich.text import Text
 
 from ..printable import escaped
 from ..values import Progress as HowFar
+from .logs import in_json, json_line
 
 EXACT = 10_000  # where counting more would be slow, stores estimate
 PIPE_WIDTH = 200  # when nobody sets a width, wide enough that ids and names are not cut
@@ -66,7 +68,10 @@ def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[obj
 
 
 def say(text: str) -> None:
-    """One line for people."""
+    """One line for people, unless this process speaks JSON."""
+    if in_json():
+        sys.stdout.write(json_line(text))
+        return
     console().print(plain(text), soft_wrap=True)
 
 
@@ -119,12 +124,15 @@ def age(value: timedelta) -> str:
 
 def fail(text: str) -> None:
     """The one line an error gets."""
-    one_line = visible(" ".join(text.split()))
-    sys.stderr.write(f"error: {one_line}\n")
+    _told("error", logging.ERROR, " ".join(text.split()))
 
 
 def warn(text: str) -> None:
-    sys.stderr.write(f"warning: {visible(text)}\n")
+    _told("warning", logging.WARNING, text)
+
+
+def _told(word: str, level: int, text: str) -> None:
+    sys.stderr.write(json_line(text, level) if in_json() else f"{word}: {visible(text)}\n")
 
 
 def confirm(question: str) -> None:

@@ -17,12 +17,14 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
 from functools import update_wrapper
 from types import MethodType
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from ..clock import Clock
-from ..op import Op, adrive, drive
+from ..errors import StoreError
+from ..op import Op, adrive, arun, drive, run
 from .spi import AsyncRunner, Runner
 
 T = TypeVar("T")
@@ -35,7 +37,16 @@ class Plain(NamedTuple):
     op: Op[Any]
 
 
-Script = Generator[Op[Any] | Plain | float, Any, T]
+class Beside(NamedTuple):
+    """Two ops in two sessions: the second while the transaction of the first is open. Answers what both answered; None
+    if there is one connection only. What the first does is rolled back."""
+
+    first: Op[Any]
+    second: Op[Any]
+
+
+ScriptStep: TypeAlias = Op[Any] | Plain | Beside | float
+Script = Generator[ScriptStep, Any, T]
 
 
 def look(op: Op[T]) -> Script[T]:
@@ -51,9 +62,11 @@ def commit(op: Op[T]) -> Script[T]:
 
 
 def play(script: Script[T], db: Runner, wait: Callable[[float], object] = time.sleep) -> T:
-    def answer(step: Op[Any] | Plain | float) -> Any:
+    def answer(step: ScriptStep) -> Any:
         if isinstance(step, float):
             return wait(step)
+        if isinstance(step, Beside):
+            return beside(step, db)
         return db.run(step.op, tx=False) if isinstance(step, Plain) else db.run(step)
 
     return drive(script, answer)
@@ -64,12 +77,38 @@ class Sleeps(Protocol):
 
 
 async def aplay(script: Script[T], db: AsyncRunner, clock: Sleeps) -> T:
-    def answer(step: Op[Any] | Plain | float) -> Awaitable[Any]:
+    def answer(step: ScriptStep) -> Awaitable[Any]:
         if isinstance(step, float):
             return clock.sleep(step)
+        if isinstance(step, Beside):
+            return abeside(step, db)
         return db.run(step.op, tx=False) if isinstance(step, Plain) else db.run(step)
 
     return await adrive(script, answer)
+
+
+def beside(step: Beside, db: Runner) -> tuple[Any, Any] | None:
+    if db.size < 2:
+        return None
+    with db.connection() as connection:
+        connection.begin()
+        try:
+            return run(step.first, connection), db.run(step.second)
+        finally:
+            with suppress(StoreError):
+                connection.rollback()
+
+
+async def abeside(step: Beside, db: AsyncRunner) -> tuple[Any, Any] | None:
+    if db.size < 2:
+        return None
+    async with db.connection() as connection:
+        await connection.begin()
+        try:
+            return await arun(step.first, connection), await db.run(step.second)
+        finally:
+            with suppress(StoreError):
+                await connection.rollback()
 
 
 class Sync:

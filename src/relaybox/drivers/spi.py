@@ -197,6 +197,9 @@ class Runner(Protocol):
     """What products see of a database of their own: run an op, in a transaction or as it is."""
 
     dialect: DialectName
+    here: bool  # its connections are those of the threads that use it
+    size: int  # how many connections it has at once
+    address: object  # the same for all that reach the same database in the same way
 
     def run(self, op: Op[T], *, tx: bool = True) -> T: ...
 
@@ -212,6 +215,8 @@ class Runner(Protocol):
 
 class AsyncRunner(Protocol):
     dialect: DialectName
+    size: int
+    address: object
     listen: Callable[[str, Callback, Callback], Awaitable[None]] | None
 
     async def run(self, op: Op[T], *, tx: bool = True) -> T: ...

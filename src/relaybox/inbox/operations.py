@@ -14,6 +14,7 @@ from ..drivers.spi import AsyncRunner, Runner
 from ..durations import Duration
 from ..errors import ConfigError
 from ..facts import Alert, Observers, Purged
+from ..locking import made
 from ..op import Op
 from ..operate import Desk
 from ..retry import Retry
@@ -68,7 +69,7 @@ class Operations:
     def migrate(self, *, dry_run: bool = False) -> Script[list[Migration]]:
         """Create or upgrade the tables, and say by which migrations. Safe to call from many processes at once, and
         again. `dry_run`: only say it."""
-        return look(self.store.plan()) if dry_run else commit(self.store.migrate())
+        return look(self.store.plan()) if dry_run else made(self.store, self.store.migrate())
 
     @twin
     def grants(self, role: DatabaseRole, *, to: str) -> Script[list[str]]:

@@ -14,13 +14,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..drivers import open_async, open_sync, parse
+from ..drivers import check_shared, open_async, open_sync
 from ..drivers.spi import Runner
 from ..engine.rows.engine import RowEngine
 from ..engine.threads import STRAYS, ListenerThreads
 from ..engine.wakeups import Ears
 from ..errors import ConfigError
 from ..listeners import Listeners, registry
+from ..locking import ensure_sound
 from ..service import AsyncService, Owner
 from ..settings import Settings
 from ..store.grants.tenants import sees_all
@@ -53,8 +54,7 @@ class Processing(AsyncService):
     ) -> None:
         super().__init__(box._clock, owner)
         self._pages = box.settings.listen
-        if isinstance(box._target, str) and parse(box._target).in_memory:
-            raise ConfigError("an in-memory SQLite database belongs to one connection; use a file")
+        check_shared(box._target)
         if type(batch) is not int or batch < 1:
             raise ConfigError(f"expected batch to be a positive number of messages, got {batch!r}")
         if share is not None and not isinstance(share, Share):
@@ -113,6 +113,7 @@ class Processing(AsyncService):
         )
         await registration.start()
         stack.push_async_callback(registration.stop)
+        await ensure_sound(db, store, clock, partial(store.probe_instance, source.owner))
         engine.start()
         stack.push_async_callback(self._stop_engine)
         told = store.capabilities.listen and store.adoption is None  # who inserts into an adopted table tells nobody

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..clock import SYSTEM_CLOCK, Clock
+from ..drivers.script import Script, aplay, play
 from ..drivers.spi import AsyncRunner, Runner
 from ..errors import SchemaDrift, SchemaTooNew, StoreError
+from ..locking import pretence
 from ..op import Op, arun, run
 from ..settings import FeedSettings
 from ..store.doctor import Circumstances, Finding, Vitals, judge_clock, vitals
@@ -37,14 +39,26 @@ __all__ = ["Finding", "aexamine", "checkup", "examine"]
 UNDELIVERED = timedelta(seconds=60)
 
 
-def examine(database: Runner, store: OutboxStore, *, clock: Clock = SYSTEM_CLOCK) -> list[Finding]:
+def examine(
+    database: Runner, store: OutboxStore, *, clock: Clock = SYSTEM_CLOCK, feeds: FeedSettings | None = None
+) -> list[Finding]:
     with database.connection() as connection:
-        return run(checkup(store, clock, _announced_pid(connection.raw)), connection)
+        found = run(checkup(store, clock, _announced_pid(connection.raw), feeds), connection)
+    return found + play(_locks(store), database)
 
 
-async def aexamine(database: AsyncRunner, store: OutboxStore, *, clock: Clock = SYSTEM_CLOCK) -> list[Finding]:
+async def aexamine(
+    database: AsyncRunner, store: OutboxStore, *, clock: Clock = SYSTEM_CLOCK, feeds: FeedSettings | None = None
+) -> list[Finding]:
     async with database.connection() as connection:
-        return await arun(checkup(store, clock, _announced_pid(connection.raw)), connection)
+        found = await arun(checkup(store, clock, _announced_pid(connection.raw), feeds), connection)
+    return found + await aplay(_locks(store), database, clock)
+
+
+def _locks(store: OutboxStore) -> Script[list[Finding]]:
+    """Two sessions ask for one row."""
+    ill = yield from pretence(store, store.probe)
+    return [Finding("critical", "locks", ill, "move to a server that locks rows")] if ill else []
 
 
 def _announced_pid(raw: Any) -> int | None:
@@ -71,7 +85,12 @@ def file_system_of(file: str, read: Callable[[], str] | None = None) -> str | No
     return found
 
 
-def checkup(store: OutboxStore, clock: Clock = SYSTEM_CLOCK, announced_pid: int | None = None) -> Op[list[Finding]]:
+def checkup(
+    store: OutboxStore,
+    clock: Clock = SYSTEM_CLOCK,
+    announced_pid: int | None = None,
+    feeds: FeedSettings | None = None,
+) -> Op[list[Finding]]:
     """Every check, in reading order. Run it outside a transaction: a refused question must not spoil the next."""
     seen = yield from vitals(store.sql, clock)
     schema = yield from _schema(store)
@@ -89,7 +108,8 @@ def checkup(store: OutboxStore, clock: Clock = SYSTEM_CLOCK, announced_pid: int 
         findings += _unread(seen)
     if store.dialect == "postgres":
         findings += yield from _topics(open_topic_store(store.dialect, store.tables), clock)
-        findings += yield from _feeds(open_feed_store(store.dialect, store.tables), clock)
+        limits = FeedSettings() if feeds is None else feeds
+        findings += yield from _feeds(open_feed_store(store.dialect, store.tables), clock, limits)
     return findings
 
 
@@ -135,9 +155,8 @@ def _topics(store: TopicStore, clock: Clock) -> Op[list[Finding]]:
     return found
 
 
-def _feeds(store: FeedStore, clock: Clock) -> Op[list[Finding]]:
+def _feeds(store: FeedStore, clock: Clock, limits: FeedSettings) -> Op[list[Finding]]:
     """Only where there are any."""
-    limits = FeedSettings()
     try:
         if (yield from store.plan()) or not (feeds := (yield from store.look(limits.late, clock.database_now()))):
             return []

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Literal
 
 from ..clock import Clock
@@ -17,6 +18,7 @@ from ..engine.rows.engine import RowEngine
 from ..engine.wakeups import Ears, Notifier
 from ..engine.workers import Asked
 from ..facts import Observers
+from ..locking import ensure_sound
 from ..settings import Settings
 from ..store.claims import Claim
 from ..store.grants.tenants import sees_all
@@ -96,6 +98,11 @@ class Node:
         if isinstance(self._source, FairSource):
             await self._db.run(self._store.verify_fair(), tx=False)
         await self._registration.start()
+        try:
+            await ensure_sound(self._db, self._store, self._clock, partial(self._store.probe_instance, self.owner))
+        except BaseException:
+            await self._registration.stop()
+            raise
         self.engine.start()
         self._ears.start()
         if self._purge is not None:

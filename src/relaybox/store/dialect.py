@@ -45,6 +45,10 @@ class Dialect:
     capabilities: ClassVar[Capabilities]
     index: ClassVar[re.Pattern[str]] = re.compile(r"CREATE INDEX (\S+) ON")  # as a migration makes one
 
+    def product(self, version: str) -> tuple[str, tuple[int, ...]]:
+        """The name of a server of this version, and the oldest version that will do."""
+        raise NotImplementedError
+
     def check(self, tables: Tables) -> None:
         """Raise when tables cannot be called so here."""
 
@@ -102,6 +106,9 @@ class Postgres(Dialect):
         whole_claims=True,
     )
 
+    def product(self, version: str) -> tuple[str, tuple[int, ...]]:
+        return "PostgreSQL", (14,)
+
     def finish(self, text: str) -> str:
         return qualified(text)
 
@@ -143,6 +150,9 @@ class Mysql(_Json):
         single_statement=False, listen=False, copy=False, skip_locked=True, transactional_ddl=False, locked_keys=True
     )
     index = re.compile(r"\bKEY (\w+) \(")
+
+    def product(self, version: str) -> tuple[str, tuple[int, ...]]:
+        return ("MariaDB", (10, 6)) if "mariadb" in version.lower() else ("MySQL", (8, 0))
 
     def to_time(self, value: datetime | None) -> str | None:
         """Text, because the client libraries disagree on aware datetimes and on microseconds."""

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from ..errors import ConfigError
 from ..op import Op
@@ -39,6 +40,10 @@ class Instances(Schema):
     def beat(self, instance: int, ttl: timedelta, now: datetime | None) -> Op[bool]:
         result = yield self.sql["instance.beat"].bind(id=instance, ttl=ttl.total_seconds(), now=self.to_time(now))
         return result.count > 0
+
+    def probe_instance(self, instance: int) -> Op[Sequence[Any]]:
+        """Locks the row of a process if nobody has: its number, and that of the session."""
+        return (yield self.sql["instance.probe"].bind(id=instance)).rows
 
     def note(self, instance: int, text: str | None) -> Op[None]:
         yield self.sql["instance.note"].bind(id=instance, note=text)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .. import faults
 from ..errors import SchemaDrift, SchemaMissing, SchemaTooNew, StoreBusy, StoreError
@@ -229,6 +229,13 @@ class Schema:
                 f"table {self.tables.event!r} lacks {len(todo)} migration(s), first {todo[0].version} "
                 f"({todo[0].name}); {self.advice}"
             )
+
+    def server_version(self) -> Op[str]:
+        return str((yield self.sql["schema.server"].bind()).rows[0][0])
+
+    def probe(self) -> Op[Sequence[Any]]:
+        """Locks a row if nobody has: its number, and that of the session."""
+        return (yield self.sql["schema.probe"].bind(version=self.migrations()[0].version)).rows
 
     def drift(self) -> Op[list[str]]:
         """Differences between the tables and what the migrations make, one line each; none for who may not see them."""

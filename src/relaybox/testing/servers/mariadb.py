@@ -53,6 +53,16 @@ class MariaDBServer(RestartableServer):
             raise ServerFailed(f"cannot read a version from {self._banner!r}")
         return found.group(1)
 
+    @property
+    def _places(self) -> list[str]:
+        """Where its messages and plugins lie, which MySQL does not find from everywhere."""
+        base = self._program.resolve().parent.parent
+        shares = (base / "share" / "mysql", base / "share")
+        plugins = (base / "lib" / "mysql" / "plugin", base / "lib" / "plugin")
+        found = [f"--lc-messages-dir={each}" for each in shares if (each / "english").is_dir()][:1]
+        found += [f"--plugin-dir={each}" for each in plugins if each.is_dir()][:1]
+        return ["--no-defaults", f"--basedir={base}", *found, "--secure-file-priv=NULL"]
+
     def url(self, database: str = "mysql") -> str:
         return f"mysql://{USER}:{PASSWORD}@{LOOPBACK}:{self.port}/{quote(database, safe='')}"
 
@@ -77,7 +87,7 @@ class MariaDBServer(RestartableServer):
             options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
             self._run([installer, "--no-defaults", f"--datadir={data}", *options])
         else:
-            self._run([self._program, "--no-defaults", "--initialize-insecure", f"--datadir={data}"])
+            self._run([self._program, *self._places, "--initialize-insecure", f"--datadir={data}"])
         # Run at every start, hence IF NOT EXISTS: the account has to exist before the first TCP connection.
         account = f"'{USER}'@'{LOOPBACK}'"
         self._write(
@@ -89,7 +99,7 @@ class MariaDBServer(RestartableServer):
     def _command(self) -> Sequence[str | Path]:
         command: list[str | Path] = [
             self._program,
-            "--no-defaults",
+            *(["--no-defaults"] if self.is_mariadb else self._places),
             f"--datadir={self.folder / 'data'}",
             f"--socket={self.folder / 'mysql.sock'}",
             f"--pid-file={self.folder / 'mysql.pid'}",

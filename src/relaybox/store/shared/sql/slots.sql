@@ -29,3 +29,6 @@ FROM
 -- slot: size
 -- In bytes.
 octet_length
+
+-- slot: server_version
+version()

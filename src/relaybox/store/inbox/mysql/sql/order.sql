@@ -17,7 +17,8 @@ FROM JSON_TABLE({rows}, '$[*]' COLUMNS (
 -- name: inbox.order.followers -> rows
 -- What follows a number that is claimed now: it may come along. Locked like what was picked.
 SELECT p.seq, p.key_hash, p.position
-FROM JSON_TABLE({rows}, '$[*]' COLUMNS (key_hash bigint PATH '$[0]', position bigint PATH '$[1]')) s
+FROM (SELECT j.* FROM JSON_TABLE({rows}, '$[*]' COLUMNS (
+        key_hash bigint PATH '$[0]', position bigint PATH '$[1]')) j) s
 STRAIGHT_JOIN {pending} p FORCE INDEX ({pending_name}_pos)
   ON p.key_hash = s.key_hash AND p.position BETWEEN s.position AND s.position + :window - 1
 WHERE p.held

@@ -16,8 +16,8 @@ SET p.due = {clock} + INTERVAL s.delay SECOND, p.last_error = s.reason, p.attemp
 -- again, of what it died of now.
 INSERT INTO {dead} (seq, key_hash, attempts, last_error, dead_at)
 SELECT p.seq, p.key_hash, p.attempts, s.reason, {clock}
-FROM JSON_TABLE({rows}, '$[*]' COLUMNS (
-       seq bigint PATH '$[0]', token bigint PATH '$[1]', reason text {text} PATH '$[2]')) s
+FROM (SELECT j.* FROM JSON_TABLE({rows}, '$[*]' COLUMNS (
+        seq bigint PATH '$[0]', token bigint PATH '$[1]', reason text {text} PATH '$[2]')) j) s
 STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
 FOR UPDATE
 ON DUPLICATE KEY UPDATE attempts = VALUES(attempts), last_error = VALUES(last_error), dead_at = VALUES(dead_at)

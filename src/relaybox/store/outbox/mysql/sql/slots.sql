@@ -9,7 +9,8 @@ ON DUPLICATE KEY UPDATE seq = VALUES(seq)
 JSON_TABLE(:keys, '$[*]' COLUMNS (key_hash bigint PATH '$')) k
 
 -- slot: ids
-JSON_TABLE(CONVERT(:event_ids USING utf8mb4), '$[*]' COLUMNS (event_id varchar(36) {text} PATH '$')) s
+(SELECT j.event_id
+ FROM JSON_TABLE(CONVERT(:event_ids USING utf8mb4), '$[*]' COLUMNS (event_id varchar(36) {text} PATH '$')) j) s
 
 -- slot: hashed
 JSON_TABLE({rows}, '$[*]' COLUMNS (seq bigint PATH '$[0]', key_hash bigint PATH '$[1]')) s

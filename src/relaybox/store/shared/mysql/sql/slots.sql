@@ -21,17 +21,18 @@ coalesce(nullif('{namespace}', ''), database())
 
 -- slot: migration_lock
 -- GET_LOCK takes 64 characters, and a lock belongs to the server, not to a database.
-concat('relaybox.migrate.', md5(concat(coalesce(nullif('{namespace}', ''), database(), ''), '.{event_name}')))
+concat('relaybox.migrate.', left(sha2(concat(coalesce(nullif('{namespace}', ''), database(), ''), '.{event_name}'), 256), 32))
 
 -- slot: rows
 -- In a session of a narrower character set the server would unescape the text into that one, and lose it.
 CONVERT(:rows USING utf8mb4)
 
 -- slot: seqs
-JSON_TABLE(:seqs, '$[*]' COLUMNS (seq bigint PATH '$')) s
+-- Here and wherever rows are locked, a JSON_TABLE is in a query of its own: MySQL refuses to lock one (error 3569).
+(SELECT j.seq FROM JSON_TABLE(:seqs, '$[*]' COLUMNS (seq bigint PATH '$')) j) s
 
 -- slot: held
-JSON_TABLE(:held, '$[*]' COLUMNS (seq bigint PATH '$[0]', token bigint PATH '$[1]')) s
+(SELECT j.seq, j.token FROM JSON_TABLE(:held, '$[*]' COLUMNS (seq bigint PATH '$[0]', token bigint PATH '$[1]')) j) s
 
 -- slot: last_number
 last_insert_id()
@@ -51,3 +52,6 @@ true
 
 -- slot: from_rows
 t FROM
+
+-- slot: session
+connection_id()

@@ -48,3 +48,9 @@ strpos
 -- slot: event_arrays
 :event_ids::text[], :event_types::text[], :aggregate_types::text[], :aggregate_ids::text[], :tenant_ids::text[],
 :content_types::text[], :payloads::bytea[], :headers::text[], :occurred_ats::timestamptz[]
+
+-- slot: server_version
+current_setting('server_version')
+
+-- slot: session
+pg_backend_pid()

@@ -44,3 +44,9 @@ last_insert_rowid()
 -- slot: size
 -- In bytes, of bytes; they are not read for it.
 length
+
+-- slot: server_version
+sqlite_version()
+
+-- slot: session
+0

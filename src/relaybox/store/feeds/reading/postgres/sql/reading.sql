@@ -59,9 +59,9 @@ FETCH FORWARD {most} FROM relaybox_copy
 COMMIT
 
 -- slot: row
-row_to_json(m)
+row_to_json(m.*)
 
 -- slot: row_without
 -- The JSON null is left out: as null it would be the NULL of SQL.
-CASE WHEN {null_there} THEN (SELECT json_object_agg(e.key, e.value) FROM json_each(row_to_json(m)) e WHERE NOT ({null_here}))
-     ELSE row_to_json(m) END
+CASE WHEN {null_there} THEN (SELECT json_object_agg(e.key, e.value) FROM json_each(row_to_json(m.*)) e WHERE NOT ({null_here}))
+     ELSE row_to_json(m.*) END
