@@ -102,7 +102,6 @@ app = typer.Typer(
     help="Transactional messaging on the database you already have.",
     epilog="--url, --table, --schema and --config may stand before or after the command.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,  # its tracebacks print local variables, a password among them
     rich_markup_mode=None,
 )
