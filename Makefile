@@ -15,13 +15,17 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test roles dbt check site bench chaos storm journey seams engines scale ga clean
+.PHONY: help venv lock demo test roles dbt check site bench chaos storm journey replicas seams engines scale ga release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 venv: ## Create .venv (or VENV=...) with all extras; reruns only when pyproject.toml changed
 	@scripts/bootstrap venv all,dev
+
+lock: venv ## Write requirements-dev.txt anew: every development dependency, with its hashes
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --generate-hashes \
+		--custom-compile-command "make lock" --extra all --extra dev --output-file requirements-dev.txt pyproject.toml
 
 demo: ## Show relaybox at work; needs Python, make and git only
 	@scripts/bootstrap venv cli
@@ -60,6 +64,9 @@ storm: venv ## Relays and brokers killed at random, one trial for every broker (
 journey: venv ## From one service's transaction to another's, everything killed at random: 100,000 messages over each broker; resumes
 	@$(BIN)/python -m chaos.end_to_end --broker all --resume
 
+replicas: venv ## From a feed to its replicas, by Kafka and straight, everything killed at random; PostgreSQL, MySQL, SQLite; resumes
+	@$(BIN)/python -m chaos.feed_to_replica --target all --resume
+
 seams: venv ## Every fault, product and life event in pairs (about an hour); resumes where it stopped
 	@$(BIN)/python -m chaos.seams
 
@@ -74,6 +81,9 @@ scale: venv ## Ten million finished rows, a million waiting ones: plan of the po
 	@$(BIN)/python scripts/plan_10m.py
 	@$(BIN)/python scripts/memory_1m.py
 	@$(BIN)/python scripts/feed_memory_1m.py
+
+release: venv ## Build and check what would be published, into dist/; with KEY=… signed
+	@$(BIN)/python scripts/release.py $(if $(KEY),--sign $(KEY),--rehearse)
 
 clean: ## Remove .venv, caches and build results
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

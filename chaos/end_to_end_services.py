@@ -13,18 +13,18 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 
-from relaybox import AsyncInbox, AsyncOutbox, Event, Inbox, Outbox, Retry, Settings
+from relaybox import AsyncInbox, AsyncOutbox, Event, Inbox, Outbox
 from relaybox.errors import RelayboxError
-from relaybox.types import DeliverySettings, Order
+from relaybox.types import Order
 
-TTL = 2.0  # seconds of silence after which a process counts as dead
+from .leases import AS_SETTINGS
+
 KINDS = ("sync", "async", "batch")
 ROLLED_BACK = 0.1  # of A's transactions
 FAILED = 0.003  # of B's attempts
@@ -97,24 +97,16 @@ def move(box: Outbox, connection: psycopg.Connection[Any], chance: random.Random
 
 
 def processor(url: str, seed: int, order: str, kind: str) -> None:
-    settings = Settings(
-        delivery=DeliverySettings(
-            instance_ttl=timedelta(seconds=TTL),
-            lease=timedelta(seconds=3 * TTL),
-            # Most failures are no fault of the message: the process that had claimed it was killed.
-            retry=Retry(base="20ms", max="1s", attempts=50),
-        )
-    )
     with Inbox(url) as inbox:
         inbox.configure(order=Order() if order == "ordered" else None)
     chance = random.Random(seed)
     if kind == "sync":
-        _process(url, settings, chance)
+        _process(url, chance)
     else:
-        asyncio.run(_aprocess(url, settings, chance, batch=20 if kind == "batch" else 1))
+        asyncio.run(_aprocess(url, chance, batch=20 if kind == "batch" else 1))
 
 
-def _process(url: str, settings: Settings, chance: random.Random) -> None:
+def _process(url: str, chance: random.Random) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     box = Outbox(url)
@@ -127,13 +119,13 @@ def _process(url: str, settings: Settings, chance: random.Random) -> None:
         box.write(connection, _reply(event, row[0]))
         _fail(chance)
 
-    with Inbox(url, settings=settings) as inbox, inbox.process(handle):
+    with Inbox(url, settings=AS_SETTINGS) as inbox, inbox.process(handle):
         print("service B processes", flush=True)
         stop.wait()
     box.close()
 
 
-async def _aprocess(url: str, settings: Settings, chance: random.Random, batch: int) -> None:
+async def _aprocess(url: str, chance: random.Random, batch: int) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     box = AsyncOutbox(url)
@@ -144,7 +136,7 @@ async def _aprocess(url: str, settings: Settings, chance: random.Random, batch: 
         await box.write(connection, _reply(event, turn))
         _fail(chance)
 
-    inbox = AsyncInbox(url, settings=settings)
+    inbox = AsyncInbox(url, settings=AS_SETTINGS)
     async with inbox.process(handle, batch=batch):
         print("service B processes", flush=True)
         await stop.wait()

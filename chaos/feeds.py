@@ -16,6 +16,7 @@ import random
 import subprocess
 import sys
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -99,7 +100,7 @@ class Trial:
         try:
             job(random.Random(self.seed * 100 + number))
         except BaseException as error:
-            self.errors.append(repr(error))
+            self.errors.append("".join(traceback.format_exception(error)))
         finally:
             self._over.set()
 
@@ -208,7 +209,7 @@ class Trial:
                     what = chance.choice((self._disable, self._drop_trigger, self._partition))
                     what(other, chance)
                     self.faults[what.__name__.strip("_")] += 1
-            except (psycopg.OperationalError, psycopg.ProgrammingError):  # the refresh was quicker
+            except (psycopg.OperationalError, psycopg.ProgrammingError, psycopg.InternalError):  # a refresh was quicker
                 self.faults["DDL that gave up"] += 1
 
     def _disable(self, other: psycopg.Connection[Any], chance: random.Random) -> None:

@@ -58,7 +58,9 @@ MODULES = {
     "relaybox.contrib.alembic": "",
     "relaybox.contrib.django": "",
     "relaybox.contrib.fastapi": "",
+    "relaybox.contrib.litestar": "",
     "relaybox.contrib.sentry": "",
+    "relaybox.contrib.starlette": "",
     "relaybox.testing": "[The test kit](../guides/testing.md).",
     "relaybox.testing.sink_contract": "",
     "relaybox.testing.source_contract": "",
@@ -70,12 +72,16 @@ ALIASES = {
     "DatabaseRole": "Jobs that a role of the database may have: " + ", ".join(f'`"{role}"`' for role in ROLES) + ".",
     "Duration": 'A `timedelta`, seconds as a number, or text such as `"30s"`, `"1h30m"`, `"7d"`. In results and '
     "attributes a duration is a `timedelta`.",
-    "Handle": "What events are written through: a connection, cursor or session of psycopg, sqlite3, PyMySQL, "
-    "SQLAlchemy or Django that is in a transaction, or a `Transaction`.\n\n"
+    "Handle": "What events are written through: a connection, cursor or session of psycopg, psycopg2, sqlite3, "
+    "PyMySQL, mysqlclient, MySQL Connector/Python, SQLAlchemy or Django that is in a transaction, or a "
+    "`Transaction`.\n\n"
     "`AsyncHandle`: of asyncpg, psycopg, aiosqlite, asyncmy or SQLAlchemy's asyncio part, or an `AsyncTransaction`; "
     "also SQLite's own, because a file answers at once. A type checker refuses the one kind where the other belongs.",
 }
 
+
+# Not imported: servers, and what Django imports by itself when it is set up.
+ELSEWHERE = ("relaybox.testing.servers", "relaybox.contrib.django.")
 
 # Protocols that one public class has; named so that what is below it need not know it.
 STANDING_FOR = {"Sealing": "Vault"}
@@ -129,9 +135,14 @@ def named() -> tuple[frozenset[str], frozenset[str], dict[str, str]]:
     private: set[str] = set()
     aliases: dict[str, Any] = {}
     for found in walk_packages(relaybox.__path__, "relaybox."):
-        if found.name.endswith("_main__") or found.name.startswith("relaybox.testing.servers"):
+        if found.name.endswith("_main__") or found.name.startswith(ELSEWHERE):
             continue
-        module = import_module(found.name)
+        try:
+            module = import_module(found.name)
+        except ModuleNotFoundError as error:
+            if error.name != "MySQLdb":  # it is built from C, and in none of the extras that tests need
+                raise
+            continue
         for name, value in vars(module).items():
             if name in public or not re.fullmatch(r"[A-Z]\w*[a-z]\w*", name):
                 continue

@@ -24,7 +24,7 @@ from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
-COLUMNS = 100
+COLUMNS = 80
 TERMINAL = {"demo": ["relaybox", "demo"]}
 OURS, OTHERS, TEXT = "#1f9a7f", "#8a93a3", "#7d8590"  # to be read on light pages and dark ones
 # A picture, its workload and unit, and who is shown by which name.

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from relaybox import AsyncOutbox, Event, Listeners
+from relaybox.contrib.fastapi import lifespan
 
 
 class Base(DeclarativeBase):
@@ -50,15 +51,15 @@ def create_app(engine: AsyncEngine | None = None, **options: Any) -> FastAPI:
     outbox = AsyncOutbox(engine, **options)
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def database(_: FastAPI) -> AsyncIterator[None]:
         async with engine.begin() as connection:
             await connection.run_sync(Base.metadata.create_all)
         await outbox.migrate()
-        async with outbox, outbox.deliver(make_listeners(sessions)):  # until the application stops
-            yield
+        yield
         await engine.dispose()
 
-    app = FastAPI(lifespan=lifespan)
+    delivery = outbox.deliver(make_listeners(sessions))
+    app = FastAPI(lifespan=lifespan(outbox, delivery, inside=database))
 
     @app.post("/orders", status_code=201)
     async def place(wanted: OrderIn) -> dict[str, int]:

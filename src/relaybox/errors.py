@@ -205,8 +205,8 @@ class DuplicateEvent(AlreadyExists, StoreError):
 class FeedError(StoreError):
     """A feed cannot be made, refreshed or followed like this; nothing has changed. `reason` is one of
 
-    no_key, key_not_unique, unmapped, not_local, volatile, columns_changed, place_changed, rights, topic, name_taken,
-    immediate, in_use, isolation, paused, dropped, no_delta, no_hand_off, subscribed
+    query, no_key, key_not_unique, unmapped, not_local, volatile, columns_changed, place_changed, rights, topic, table,
+    name_taken, immediate, in_use, isolation, paused, dropped, no_delta, no_hand_off, subscribed
 
     and of a replica: gap, source, message, columns, types, table, value
     """

@@ -409,11 +409,14 @@ class Observers:
                 log.exception("observer %r failed on %s", observer, type(fact).__name__)
 
 
+OURS = "Unroutable:"  # whose text is of names, and says what to do
+
+
 def _alarm(fact: Fact) -> None:
     """The type of an error only: its text may quote the payload, and is kept with the dead letter."""
     if isinstance(fact, Died):
         level = logging.CRITICAL if fact.undecodable else logging.ERROR
-        error = fact.error.partition(":")[0]
+        error = fact.error if fact.error.startswith(OURS) else fact.error.partition(":")[0]
         log.log(level, "event %s (%s) died at attempt %d: %s", fact.event_id, fact.event_type, fact.attempts, error)
     elif isinstance(fact, Stuck):
         error, pause = fact.error.partition(":")[0], fact.delay.total_seconds()

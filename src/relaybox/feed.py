@@ -146,3 +146,10 @@ def _interval(name: str, given: Duration) -> timedelta:
     if not SHORTEST <= parsed <= timedelta(days=7):
         raise ConfigError(f"expected {name} to be a duration from 100ms to 7d, got {given!r}")
     return parsed
+
+
+def key_number(text: str) -> str:
+    """A number of a key in its one spelling: 1.0 and 1.00 are the same key to the database, and so to everybody."""
+    if "." in text and "e" not in text and "E" not in text:
+        text = text.rstrip("0").removesuffix(".")
+    return "0" if text == "-0" else text

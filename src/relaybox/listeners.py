@@ -207,12 +207,16 @@ class Listeners(Generic[C]):
         self._all[event_type, aggregate] = tuple(sorted((*others, listener), key=lambda each: each.name))
         self._found.clear()
 
+    def by_type(self) -> dict[tuple[str, str], tuple[Listener, ...]]:
+        """By type and aggregate type."""
+        return self._all
+
     def candidates(self, event: Event) -> tuple[Listener, ...]:
         """For its type and aggregate type; else for its type; else for everything."""
         place = event.type, event.aggregate_type
         found = self._found.get(place)
         if found is None:
-            every = self._all
+            every = self.by_type()
             found = every.get(place) or every.get((event.type, ANY)) or every.get((ANY, ANY)) or ()
             if len(self._found) < KEPT:
                 self._found[place] = found
@@ -232,18 +236,43 @@ class Listeners(Generic[C]):
 
     def event_types(self) -> set[str]:
         """Of all listeners that are for one."""
-        return {event_type for event_type, _ in self._all} - {ANY}
+        return {event_type for event_type, _ in self.by_type()} - {ANY}
 
     def aggregate_types(self, event_type: str) -> list[str]:
         """Of listeners that are for this type of event, and for one aggregate type."""
-        return sorted(aggregate for type_, aggregate in self._all if type_ == event_type and aggregate != ANY)
+        return sorted(aggregate for type_, aggregate in self.by_type() if type_ == event_type and aggregate != ANY)
+
+    def types(self) -> set[str]:
+        """Of events that there are listeners for."""
+        return {type_ for type_, _ in self._all if type_ != ANY}
 
     def all(self) -> list[Listener]:
         """Every registered listener."""
-        return [listener for listeners in self._all.values() for listener in listeners]
+        return [listener for listeners in self.by_type().values() for listener in listeners]
 
     def __len__(self) -> int:
         return len(self.all())
+
+
+class Changed(Listeners[C]):
+    """Other listeners, each as `change` makes it; those that are registered later, too."""
+
+    def __init__(self, of: Listeners[C], change: Callable[[Listener], Listener]) -> None:
+        super().__init__(where=of.where, interceptors=of.interceptors, unmatched=of.unmatched)
+        self._of, self._change = of, change
+        self._changed: dict[Listener, Listener] = {}
+
+    def _one(self, listener: Listener) -> Listener:
+        found = self._changed.get(listener)
+        if found is None:
+            found = self._changed[listener] = self._change(listener)
+        return found
+
+    def candidates(self, event: Event) -> tuple[Listener, ...]:
+        return tuple(map(self._one, self._of.candidates(event)))
+
+    def by_type(self) -> dict[tuple[str, str], tuple[Listener, ...]]:
+        return {place: tuple(map(self._one, found)) for place, found in self._of.by_type().items()}
 
 
 KEPT = 10_000  # types of events whose listeners are remembered; types come from outside
@@ -258,7 +287,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 def registry(listeners: Listeners[C] | Callable[..., object], *, several: bool = False) -> Listeners[C]:
     """What was given to `deliver`: listeners, or one function that takes everything."""
     if isinstance(listeners, Listeners):
-        for (event_type, _), found in listeners._all.items():
+        for (event_type, _), found in listeners.by_type().items():
             if len(found) > 1 and not several:
                 names = " and ".join(listener.name for listener in found)
                 raise ConfigError(

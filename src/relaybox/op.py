@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol, TypeVar
 S = TypeVar("S")
 T = TypeVar("T")
 
-ParamStyle = Literal["qmark", "format", "dollar", "named"]
+ParamStyle = Literal["qmark", "format", "percent", "dollar", "named"]  # percent: as format, "%" stands for itself
 ResultKind = Literal["rows", "count"]
 
 
@@ -146,7 +146,7 @@ def _compile(text: str, style: ParamStyle) -> tuple[str, tuple[str, ...]]:
     names: list[str] = []
 
     def place(match: re.Match[str]) -> str:
-        name, repeated = match[1], style in ("qmark", "format")
+        name, repeated = match[1], style in ("qmark", "format", "percent")
         if repeated or name not in names:
             names.append(name)
         if repeated:

@@ -7,12 +7,34 @@ table by another program, and the text of a stranger's error cannot forge a line
 from __future__ import annotations
 
 import logging
+import traceback
 
 
 class Lines(str):
     """Text of our own making that takes several lines of a log, such as a stack."""
 
     __slots__ = ()
+
+
+FRAMES = 20  # of a stack, the innermost
+
+
+def stack_of(error: BaseException, *, below: tuple[str, ...] = ()) -> Lines:
+    """Where it was raised, cause first, as Python prints it but for the texts of the exceptions: values may be in them.
+    `below`: without the outer frames of these folders."""
+    parts, seen = [], set[int]()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        frames = traceback.extract_tb(cause.__traceback__)
+        while below and len(frames) > 1 and frames[0].filename.startswith(below):
+            del frames[0]
+        if frames:
+            kind = type(cause)
+            lines = "".join(traceback.StackSummary.from_list(frames[-FRAMES:]).format())
+            parts.append(f"{lines}{kind.__module__}.{kind.__qualname__}")
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return Lines("".join(f"\n{part}" for part in reversed(parts)))
 
 
 def escaped(text: str, but: str = "") -> str:

@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import signal
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, cast
 
 from .clock import SYSTEM_CLOCK, Clock
 from .durations import Duration, parse_duration
-from .errors import Closed
+from .errors import Closed, ConfigError
 from .forks import renew_after_fork
 from .settings import ListenSettings, Settings
 from .tasks import LoopThread, cancelled
@@ -34,10 +35,12 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+log = logging.getLogger("relaybox")
 
 PULSE = 1.0  # seconds between two signs of life of the loop
 STUCK = 10  # missing signs of life
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+AFTER_FORK = "start it after the fork, in a hook of the server: docs/guides/gunicorn.md, docs/guides/celery.md"
 
 
 class Owner(Protocol):
@@ -50,12 +53,28 @@ class Owning:
     """An outbox or an inbox with its services."""
 
     _running: list[Any]
+    _orphaned = ""  # what went on working in the parent of this process, until it has been told
 
     def _check_open(self) -> None: ...
+
+    def _forked(self) -> None:
+        """Services stay with the parent. It is told when this process has something for them, because most children
+        have nothing to do with us."""
+        self._orphaned = ", ".join(service.name for service in self._running) or self._orphaned
+        self._running.clear()
+
+    def _tell_of_fork(self) -> None:
+        if self._orphaned:
+            log.warning(
+                "this process was forked after %s had started in its parent: nothing is delivered here, and what is "
+                "written waits for the processes that deliver; %s", self._orphaned, AFTER_FORK,
+            )  # fmt: skip
+            self._orphaned = ""
 
     def _works(self, service: Any, running: bool) -> None:
         if running:
             self._check_open()
+            self._orphaned = ""
             self._running.append(service)
         elif service in self._running:
             self._running.remove(service)
@@ -77,7 +96,7 @@ class AsyncService(ABC):
     def __init__(self, clock: Clock = SYSTEM_CLOCK, owner: Owner | None = None) -> None:
         self._clock = clock
         self._owner = owner
-        self._started = self._stopped = False
+        self._started = self._stopped = self._left = False
         self._pulse = clock.monotonic()
         self._pulse_task: asyncio.Task[None] | None = None
         self._ending: asyncio.Event | None = None  # of run()
@@ -85,11 +104,19 @@ class AsyncService(ABC):
 
     def after_fork(self) -> None:
         """The parent's loop goes on there, not here."""
+        self._left = self._left or (self._started and not self._stopped)
         self._stopped = self._stopped or self._started
         self._pulse_task = None
 
+    def _check_here(self) -> None:
+        if self._left:
+            raise Closed(
+                f"{self.name} was started before this process was forked, and works in its parent alone; {AFTER_FORK}"
+            )
+
     async def start(self) -> Self:
         """Returns when it works. A start that fails leaves nothing behind."""
+        self._check_here()
         if self._stopped or self._started:
             raise Closed(f"{self.name} was {'stopped' if self._stopped else 'started'} already; make a new one")
         if self._owner is not None:
@@ -125,6 +152,7 @@ class AsyncService(ABC):
 
     async def drain(self, *, timeout: Duration | None = None) -> Counts:
         """Waits until nothing is due. TimeoutError: something still was after `timeout`."""
+        self._check_here()
         if not self._started or self._stopped:
             raise Closed(f"{self.name} is not running; drain() is for a service between start() and stop()")
         async with asyncio.timeout(None if timeout is None else parse_duration(timeout, "timeout").total_seconds()):
@@ -151,6 +179,8 @@ class AsyncService(ABC):
 
     def health(self) -> Health:
         """How it does in this process. Callable from any thread."""
+        if self._left:
+            return Health("critical", ("it was started before this process was forked, and works in its parent alone",))
         live = self._clock.monotonic() - self._pulse < PULSE * STUCK
         if not self._started or self._stopped:
             return Health("critical", ("not running",))
@@ -218,6 +248,7 @@ class Service:
 
     def start(self) -> Self:
         """Returns when it works. A start that fails leaves nothing behind."""
+        self._inner._check_here()
         if self._inner._started:
             raise Closed(f"{self._inner.name} was started already; make a new one")
         if self._owner is not None:
@@ -245,6 +276,7 @@ class Service:
 
     def drain(self, *, timeout: Duration | None = None) -> Counts:
         """Waits until nothing is due. TimeoutError: something still was after `timeout`."""
+        self._inner._check_here()
         if self._thread is None:
             raise Closed(f"{self._inner.name} is not running; drain() is for a service between start() and stop()")
         try:
@@ -319,18 +351,63 @@ def asks(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Calla
     return asked
 
 
-async def stop_all(services: Iterable[AsyncService], timeout: Duration | None = None) -> None:
+async def stop_all(services: Iterable[Service | AsyncService], timeout: Duration | None = None) -> None:
     """Together: none begins anything while another is waited for. Also those that had not begun to stop when this is
     cancelled."""
     all_of_them = tuple(services)
     async with AsyncExitStack() as each:
         for service in all_of_them:
-            service.halt()
-            each.push_async_callback(service.stop, timeout=timeout)  # nothing, where it was stopped already
-        stops = (service.stop(timeout=timeout) for service in all_of_them)
+            if isinstance(service, AsyncService):
+                service.halt()
+            each.push_async_callback(do, service, "stop", timeout=timeout)  # nothing, where it was stopped already
+        stops = (do(service, "stop", timeout=timeout) for service in all_of_them)
         for error in await asyncio.gather(*stops, return_exceptions=True):
             if error is not None:
                 raise error
+
+
+async def do(service: Service | AsyncService, verb: str, **options: Any) -> None:
+    """A synchronous service works in a thread of its own; it is started and stopped off this loop."""
+    if isinstance(service, Service):
+        await asyncio.to_thread(getattr(service, verb), **options)
+    else:
+        await getattr(service, verb)(**options)
+
+
+@asynccontextmanager
+async def started(
+    services: Iterable[Service | AsyncService], each: Callable[[Service | AsyncService], object]
+) -> AsyncIterator[None]:
+    """They work, in this order, and are stopped together; also those before one that does not start. `each` is called
+    for one that has started."""
+    running: list[Service | AsyncService] = []
+    try:
+        for service in services:
+            await do(service, "start")
+            running.append(service)
+            each(service)
+        yield
+    finally:
+        await stop_all(running)
+
+
+async def made(found: Any, called: str) -> Any:
+    """A service, or what a function without arguments makes. `called`: how the program names it."""
+    if callable(found) and not isinstance(found, (Service, AsyncService)):
+        if _required(found):
+            raise ConfigError(f"{called} needs arguments; name a function without, or the service itself")
+        found = found()
+        if inspect.isawaitable(found):
+            found = await found
+    return found
+
+
+def _required(function: Any) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
 
 
 @contextmanager

@@ -10,13 +10,16 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from .clock import Clock
+from .errors import RelayboxError
 from .facts import LoopFailed, Observers
+from .printable import stack_of
 
 log = logging.getLogger("relaybox")
 T = TypeVar("T")
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
+STACK_EVERY = 60.0  # seconds between two stacks of the same loop
 ASK_AGAIN = 2.0  # seconds that a task has to come to an end; longer than a connection is given to close
 
 
@@ -27,8 +30,9 @@ async def forever(
     clock: Clock,
     longest: float = LONGEST_PAUSE,
 ) -> None:
-    """Repeat `step`. An error is logged, reported and followed by a growing pause; success resets it."""
-    pause = FIRST_PAUSE
+    """Repeat `step`. An error is logged (with its stack, if it is none of ours), reported and followed by a growing
+    pause; success resets it."""
+    pause, quiet_until = FIRST_PAUSE, 0.0
     while True:
         try:
             await step()
@@ -36,8 +40,10 @@ async def forever(
         except Exception as error:
             if is_cancelled():
                 raise asyncio.CancelledError from None
-            log.error("%s failed and will be tried again in %.2f s: %s", name, pause, error)
-            log.debug("%s failed", name, exc_info=True)
+            stack = ""
+            if not isinstance(error, RelayboxError) and clock.monotonic() >= quiet_until:  # nobody expected it
+                stack, quiet_until = stack_of(error), clock.monotonic() + STACK_EVERY
+            log.error("%s failed and will be tried again in %.2f s: %s%s", name, pause, error, stack)
             observers(LoopFailed(name, f"{type(error).__name__}: {error}"))
             await clock.sleep(pause)
             pause = min(pause * 2, longest)

@@ -102,7 +102,8 @@ def insecure(options: Mapping[str, str]) -> bool:
 
 def _boolean(name: str, value: str) -> bool:
     if value.lower() not in _WORDS:
-        raise ConfigError(f"expected {name} in the URL to be true or false")
+        hint = "; tls=verify, require or off says more" if name == "ssl" else ""
+        raise ConfigError(f"expected {name} in the URL to be true or false{hint}")
     return _WORDS[value.lower()]
 
 

@@ -323,7 +323,9 @@ def test_urls(url: str, where: str) -> None:
 def test_options() -> None:
     assert JsonLinesSink.from_url("jsonl://x?fsync=no", {})._fsync is False
     assert JsonLinesSink.from_url("jsonl://x?fsync=no", {"fsync": "true"})._fsync is True
-    with pytest.raises(ConfigError, match=r"unknown option 'sync' of JsonLinesSink; known: fsync$"):
+    with pytest.raises(
+        ConfigError, match=r"unknown option 'sync' of JsonLinesSink; did you mean 'fsync'\? known: fsync$"
+    ):
         JsonLinesSink.from_url("jsonl://x", {"sync": True})
     with pytest.raises(ConfigError, match="got an empty one"):
         JsonLinesSink(path="")

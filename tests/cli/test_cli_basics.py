@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import subprocess
@@ -38,6 +39,39 @@ def test_the_reference_names_every_command_and_option() -> None:
             walk(child, f"{path} {name}")
 
     walk(get_command(app), "relaybox")
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("de", {"demo", "dead"}),
+        ("--url sqlite:///none.db dead re", {"replay"}),
+        ("status --url sqlite:///none.db --wa", {"--watch"}),
+        ("dead replay --da", {"--data-key"}),
+        ("topics configure orders --semantics ", {"queue", "pub_sub"}),
+    ],
+)
+def test_a_shell_completes_commands_options_and_values(tmp_path: Path, words: str, completed: set[str]) -> None:
+    words = f"relaybox {words}"
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_RELAYBOX_COMPLETE": "complete_bash"}
+    program = Path(sys.executable).with_name("relaybox")
+    done = subprocess.run([program], env=os.environ | asked, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert (set(done.stdout.split()), done.stderr) == (completed, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_completion_of_a_shell_can_be_seen_and_installed(tmp_path: Path) -> None:
+    program = str(Path(sys.executable).with_name("relaybox"))
+    home = os.environ | {"HOME": str(tmp_path)}
+
+    def ask(option: str) -> str:
+        shell = ["bash", "--norc", "-c", f"{program} {option}; true"]  # the last word: bash stays, and is found
+        return subprocess.run(shell, env=home, capture_output=True, text=True, check=True).stdout
+
+    shown = ask("--show-completion")
+    assert "complete -o default -F _relaybox_completion relaybox" in shown
+    assert "bash completion installed" in ask("--install-completion")
+    assert (tmp_path / ".bash_completions" / "relaybox.sh").read_text().strip() == shown.strip()
 
 
 def test_the_help_of_a_command_says_which_database(relaybox: Command) -> None:
@@ -91,7 +125,10 @@ def test_errors_are_one_line_and_exit_1(relaybox: Command, tmp_path: Path) -> No
         (["status", "--url", "oracle://h/x"], "unknown database URL scheme 'oracle'"),
         (["status", "--url", "postgresql://[::1/x"], "cannot read the database URL"),
         (["status", "--url", "sqlite:///missing.db"], "there is no SQLite database 'missing.db'"),
-        (["status", "--url", "sqlite:///none/shop.db"], "there is no SQLite database 'none/shop.db'"),
+        (
+            ["status", "--url", "sqlite:///none/shop.db"],
+            "there is no folder 'none' for the SQLite database 'none/shop.db'",
+        ),
         (["status", "--config", "missing.toml"], "cannot read the settings file missing.toml"),
         (["status", "--config", "typo.toml"], "unknown setting"),
         (["status", "--url", "sqlite:///x.db", "--table", "a;b"], "expected table name"),
@@ -197,3 +234,32 @@ def test_without_the_extra_one_line_says_what_to_install(package: str) -> None:
     assert done.stderr.startswith("error: ")
     assert done.stderr.endswith("pip install 'relaybox[cli]'\n")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("status", "--tabel", "x"), "No such option: --tabel; did you mean '--table'?"),
+        (("--tabel", "x", "status"), "No such option: --tabel; did you mean '--table'?"),
+        (("relay", "--snik", "x"), "No such option: --snik; did you mean '--sink'?"),
+        (("run", "--lisetn", "x", "m:o"), "No such option: --lisetn; did you mean '--listen'?"),
+        (("dead", "list", "--limt", "3"), "No such option: --limt; did you mean '--limit'?"),
+        (("status", "--xyzzy"), "No such option: --xyzzy"),
+        (("statsu",), "No such command 'statsu'. Did you mean 'status'?"),
+        (("dead", "lsit"), "No such command 'lsit'. Did you mean 'list'?"),
+        (("maintain", "--preset", "hihg"), "got 'hihg'; did you mean 'high'?"),
+    ],
+)
+def test_what_is_nearly_right_is_named(relaybox: Command, arguments: tuple[str, ...], said: str) -> None:
+    assert said in " ".join(relaybox(*arguments, exit_code=2).output.split())
+
+
+def test_an_inbox_that_is_nearly_right_is_named(relaybox: Command, url: str) -> None:
+    relaybox("inbox", "create", "--inbox", "orders", "--url", url)
+    told = relaybox("dead", "list", "--of", "inbox/ordres", "--url", url, exit_code=1)
+    assert "there is no inbox 'ordres'; did you mean 'orders'?" in told.output
+
+
+def test_a_folder_that_is_not_there_is_named(relaybox: Command) -> None:
+    told = relaybox("status", "--url", "sqlite:////nowhere/x.db", exit_code=1)
+    assert "there is no folder '/nowhere' for the SQLite database '/nowhere/x.db'" in told.output

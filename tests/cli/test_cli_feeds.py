@@ -89,6 +89,24 @@ def test_a_pause_is_told_and_seen(relaybox: Command, env: dict[str, str]) -> Non
     assert "totals" in seen
 
 
+def test_every_option_of_a_delta(relaybox: Command, env: dict[str, str]) -> None:
+    options = ("--inline-bytes", "100", "--chunk-rows", "2", "--auto-share", "0", "--keep-empty")
+    relaybox("feeds", "create", "totals", *OPTIONS, *options, **env)
+    first, second = (relaybox.json("feeds", "refresh", "totals", **env) for _ in range(2))
+    assert (first["delta"], first["claim_check"]) == (1, True)
+    assert (second["delta"], second["claim_check"], second["inserted"]) == (2, False, 0)
+    assert relaybox.json("feeds", "show", "totals", **env)["kept_chunks"] == 3
+    stored = "SELECT inline_rows, inline_bytes, chunk_rows, auto_share, skip_empty FROM outbox_event_feed"
+    assert rows(env["RELAYBOX_URL"], stored) == [(10_000, 100, 2, 0.0, False)]
+
+
+def test_what_changed_since_a_full_refresh_is_no_fault(relaybox: Command, env: dict[str, str]) -> None:
+    relaybox("feeds", "create", "totals", "--query", QUERY, "--key", "customer", "--mode", "full", **env)
+    relaybox("feeds", "refresh", "totals", **env)
+    rows(env["RELAYBOX_URL"], "UPDATE orders SET amount = 0 WHERE id = 1")
+    assert "1 rows differ, 0 changes wait" in relaybox("feeds", "verify", "totals", **env).stdout
+
+
 def test_the_rows_of_a_kept_delta(relaybox: Command, env: dict[str, str]) -> None:
     """As JSON that keeps every digit, in ASCII."""
     url = env["RELAYBOX_URL"]
@@ -177,6 +195,7 @@ def test_definitions_from_a_module_and_from_options(relaybox: Command, env: dict
     [
         (("totals", "--key", "customer"), 2, "--query or --query-file"),
         (("--from", "feeds.toml", "--query", "SELECT 1"), 2, "the definition is in --from"),
+        (("--from", "feeds.toml", "--every", "1m", "--mode", "full"), 2, "say every, mode there"),
         (("totals", *OPTIONS[:4], "--source", "orders"), 2, "expected TABLE="),
         (("totals", *OPTIONS[:4], "--by-row", "orders"), 2, "no --source orders=COLUMN"),
         (("totals", "--query-file", "nothing.sql", "--key", "customer"), 1, "cannot read nothing.sql"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -9,8 +10,11 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 
-from kit import rows
-from relaybox import Event
+import pytest
+
+from kit import rows, wait_until
+from relaybox import Event, Inbox, Relay
+from relaybox.brokers.inbox import InboxSink
 
 from .conftest import Command, block, finish, kill, write
 
@@ -29,6 +33,47 @@ def test_status(relaybox: Command, url: str) -> None:
     assert document["oldest_due"] >= 0
     assert document["instances"] == document["blocked_keys"] == []
     assert "no process delivers" in relaybox("status", "--url", url).stdout
+
+
+def test_status_shows_inboxes_and_where_relays_send(relaybox: Command, url: str) -> None:
+    with Inbox(url, "orders_inbox") as inbox, Relay(url, InboxSink(url, sender="shop"), to="orders_inbox"):
+        assert inbox.migrate()
+        inbox.accept(None, Event("A", 1))
+        assert relaybox.json("status", "--url", url)["inboxes"] == [
+            {"name": "orders_inbox", "schema": None, "pending": 1, "dead": 0, "processors": 0}
+        ]
+        wait_until(lambda: "sends to inbox" in relaybox("status", "--url", url).stdout)
+        shown = relaybox("status", "--url", url).stdout.splitlines()
+    assert ["orders_inbox", "1", "0", "0"] in [line.split() for line in shown]
+
+
+def test_counts_that_are_estimates_say_so(relaybox: Command, url: str) -> None:
+    def stored() -> str:
+        lines = relaybox("status", "--url", url).stdout.splitlines()
+        return next(line.split()[-1] for line in lines if line.startswith("events stored"))
+
+    write(url, *[Event("A", None) for _ in range(10_000)])
+    assert stored() == "10,000"
+    write(url, Event("A", None))
+    assert stored() == "~10,001"
+
+
+def test_watch_into_a_pipe_writes_one_view_after_the_other(url: str) -> None:
+    command = [sys.executable, "-m", "relaybox", "status", "--watch", "--interval", "50ms", "--url", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watching:
+        assert watching.stdout is not None
+        assert watching.stderr is not None
+        try:
+            seen = b""
+            while seen.count(b"oldest due") < 3:
+                part = os.read(watching.stdout.fileno(), 4096)
+                assert part, watching.stderr.read().decode()
+                seen += part
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(20) == 0
+        finally:
+            watching.kill()
+    assert b"\x1b" not in seen
 
 
 def test_watch_refreshes_until_interrupted(url: str) -> None:
@@ -51,6 +96,39 @@ def test_watch_refreshes_until_interrupted(url: str) -> None:
         watching.kill()
         watching.wait()
         os.close(control)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("dead", "replay", "--all"), b"replay"),
+        (("events", "discard", "--all"), b"discard"),
+        (("purge", "--done", "0s"), b"purge"),
+        (("inbox", "purge", "--done", "0s", "--inbox", "orders_inbox"), b"purge"),
+    ],
+)
+def test_long_jobs_show_a_bar_on_a_terminal_only(url: str, command: tuple[str, ...], says: bytes) -> None:
+    program = [sys.executable, "-m", "relaybox", *command, "--yes", "--json", "--url", url]
+    with Inbox(url, "orders_inbox") as inbox:
+        inbox.migrate()
+
+        def fill() -> None:
+            kill(url, Event("A", 1))
+            finish(url, Event("A", 2))
+            inbox.accept(None, Event("A", 1))
+            assert inbox.process(lambda event: None).once().done == 1
+
+        fill()
+        control, terminal = pty.openpty()
+        done = subprocess.run(program, stdout=subprocess.PIPE, stderr=terminal, check=True, timeout=60)
+        os.close(terminal)
+        shown = os.read(control, 65536)
+        os.close(control)
+        assert says in shown
+        assert b"0:00:0" in shown  # how long it has taken
+        assert next(value for value in json.loads(done.stdout).values() if value in (1, 2))
+        fill()
+        assert subprocess.run(program, capture_output=True, check=True, timeout=60).stderr == b""
 
 
 def test_dead_list_filters_and_pages(relaybox: Command, url: str) -> None:

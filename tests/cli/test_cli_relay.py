@@ -65,6 +65,7 @@ def test_once_sends_what_is_due_and_ends(relaybox: Command, url: str, tmp_path: 
         "failed_attempts": 0,
         "left": 0,
         "waiting_for_retry": 0,
+        "why": None,
     }
     sent = lines(tmp_path / "out.jsonl")
     assert {line["destination"] for line in sent} == {"orders"}
@@ -140,7 +141,7 @@ def test_once_tells_of_what_waits_for_a_retry(
     assert document["left"] >= 3
     assert 1 <= document["waiting_for_retry"] <= min(document["failed_attempts"], document["left"])
     again = relaybox(*arguments, exit_code=3).stdout
-    assert re.fullmatch(r"sent \d, died 0, left [3-9], [1-9] of them wait for a retry\n", again)
+    assert re.fullmatch(rf"sent \d, died 0, left [3-9], [1-9] of them wait for a retry: .*answered {status}.*\n", again)
 
 
 def test_once_is_done_when_the_rest_is_meant_for_later(relaybox: Command, url: str, tmp_path: Path) -> None:

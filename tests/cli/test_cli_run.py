@@ -1,4 +1,4 @@
-"""`relaybox run` and `relaybox demo` as processes of their own."""
+"""`relaybox run` as a process of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from relaybox import Event
+from relaybox import Event, Outbox
 
 from .conftest import Command, write
 
@@ -175,43 +175,6 @@ def test_schema_not_migrated(shop: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert "run `relaybox migrate`" in errors.splitlines()[-1]
 
 
-def demo(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "relaybox", "demo", *args]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-
-
-def test_demo_checks_itself() -> None:
-    done = demo()
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "8 of 8 promises kept" in done.stdout
-    assert "✗" not in done.stdout
-    assert done.stderr == ""
-
-
-def test_demo_as_json() -> None:
-    document: dict[str, Any] = json.loads(demo("--json").stdout)
-    assert document["ok"] is True
-    assert len(document["checks"]) == 8
-    assert document["status"]["dead"] == 0
-    assert document["seconds"] < 10
-
-
-def test_demo_tells_when_a_promise_is_broken(relaybox: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its checks are real: with a listener that hears an event twice the exit code is 1."""
-    from relaybox.cli.demo import Show
-
-    heard = Show._done
-
-    def twice(self: Show, event: Event, attempt: int) -> None:
-        heard(self, event, attempt)
-        heard(self, event, attempt)
-
-    monkeypatch.setattr(Show, "_done", twice)
-    monkeypatch.setattr("relaybox.cli.demo.DEADLINE", 1.0)
-    document = relaybox.json("demo", exit_code=1)
-    assert document["ok"] is False
-
-
 ONCE = """
 from relaybox import Listeners, Outbox
 from relaybox.errors import Reject
@@ -236,13 +199,115 @@ def test_once_says_by_its_exit_code_whether_something_died(
 ) -> None:
     (tmp_path / "once_app.py").write_text(ONCE)
     write(shop, *[Event(kind, None, key=kind) for kind in kinds])
-    command = [sys.executable, "-m", "relaybox", "run", "once_app:box", "--once", "--json-logs"]
+    command = [sys.executable, "-m", "relaybox", "run", "once_app:box", "--once", "--log-format", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == code, done.stderr
-    assert f"1 done, 0 failed attempts, {len(kinds) - 1} dead" in done.stdout
+    said = [json.loads(line)["message"] for line in done.stdout.splitlines()]
+    assert f"delivery of outbox_event: 1 done, 0 failed attempts, {len(kinds) - 1} dead" in said
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert all(line.keys() >= {"time", "level", "logger", "message"} for line in lines)
     assert [line["level"] for line in lines if "died at attempt" in line["message"]] == ["error"] * (len(kinds) - 1)
+
+
+LOUD = """
+import os, threading, warnings
+from relaybox import Listeners, Outbox
+from relaybox.observe.logs import LogObserver
+
+def break_off():
+    raise RuntimeError("a thread")
+
+def everything(event):
+    warnings.warn("an old name")
+    thread = threading.Thread(target=break_off, name="helper")
+    thread.start()
+    thread.join()
+    raise ValueError(event.payload)
+
+box = Outbox(os.environ["APP_URL"], observers=[LogObserver()]).deliver(everything)
+
+def broken():
+    raise LookupError("no such shelf")
+"""
+HOSTILE = 'a\n{"level": "error"}\x1b[2J\u2028'
+
+
+def logged(*arguments: str, exit_code: int, **environment: str) -> list[dict[str, Any]]:
+    """Every line of a process is a JSON object, whatever happens."""
+    command = [sys.executable, "-m", "relaybox", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60, env={**os.environ, **environment}
+    )
+    assert done.returncode == exit_code, done.stderr
+    text = done.stdout + done.stderr
+    assert text.isascii()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_log_in_json_has_an_object_per_line_with_stacks_in_it(shop: str, tmp_path: Path) -> None:
+    (tmp_path / "loud_app.py").write_text(LOUD)
+    write(shop, Event("T", "secret", id="one"))
+    with Outbox(shop) as box, box.transaction() as tx:  # past our checks, as another program would
+        tx.connection.execute("UPDATE outbox_event SET event_type = ?", (HOSTILE,))
+    environment = {"RELAYBOX_LOG_FORMAT": "json", "RELAYBOX_DELIVERY_RETRY_ATTEMPTS": "1"}
+    lines = logged("run", "loud_app:box", "--once", exit_code=4, **environment)
+    by_message = {line["message"].split(":")[0].split("(")[0]: line for line in lines}
+    assert "relaybox stopped" in by_message
+    assert "an old name" in str([line["message"] for line in lines if line["logger"] == "py.warnings"])
+    assert "break_off" in by_message["helper ended"]["error"]
+    (failed,) = [line for line in lines if "failed at attempt" in line["message"]]
+    assert "loud_app.py" in failed["message"]
+    assert "secret" not in str(failed)
+    assert {line.get("relaybox_fact") for line in lines} >= {"Died"}
+    (died,) = [line for line in lines if line.get("relaybox_fact") == "Died"]
+    assert (died["level"], died["relaybox_event_id"], died["relaybox_event_type"]) == ("error", "one", HOSTILE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "level", "text"),
+    [
+        (("run", "loud_app:broken"), "critical", "the process ends: LookupError"),
+        (("run", "loud_app:nothing"), "error", "nothing"),
+        (("relay", "--once", "--sink", "nowhere://x"), "error", "unknown kind of sink"),
+        (("relay", "--once", "--to", "x", "--sink", "jsonl:out"), "info", "sent 0, died 0, left 0"),
+        (("maintain", "--once"), "error", "PostgreSQL"),
+        (("ingest", "--from", "nowhere://x"), "error", "unknown kind of source"),
+        (("replica", "totals", "--into", "sqlite:///b.db"), "error", "replica"),
+    ],
+)
+def test_every_command_that_runs_a_process_speaks_json(
+    shop: str, tmp_path: Path, arguments: tuple[str, ...], level: str, text: str
+) -> None:
+    (tmp_path / "loud_app.py").write_text(LOUD)
+    code = 0 if level == "info" else 1
+    (line,) = logged(*arguments, "--log-format", "json", exit_code=code, RELAYBOX_URL=shop)
+    assert line["level"] == level
+    assert text in line["message"]
+    assert ("no such shelf" in line.get("error", "")) == (level == "critical")
+
+
+def test_a_type_without_a_listener_is_told_with_the_nearest_in_the_log(shop: str) -> None:
+    write(shop, Event("Helo", None))
+    lines = logged("run", "shop_app:box", "--once", "--log-format", "json", exit_code=4)
+    (died,) = [line["message"] for line in lines if "died at attempt" in line["message"]]
+    assert died.endswith("no listener for event type 'Helo' of aggregate type '__GLOBAL__'; did you mean 'Hello'?")
+
+
+def test_every_command_that_serves_pages_has_the_options_of_a_log() -> None:
+    from typer.main import get_command
+
+    from relaybox.cli.app import app
+
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    names = {name: {option.name for option in command.params} for name, command in commands.items()}
+    processes = {name for name, options in names.items() if "listen" in options}
+    assert processes == {"run", "relay", "ingest", "replica", "maintain"}
+    assert all(names[name] >= {"log_level", "log_format"} for name in processes)
+
+
+def test_a_log_has_one_of_two_formats(relaybox: Command, shop: str) -> None:
+    told = relaybox("run", "shop_app:box", "--log-format", "xml", exit_code=2)
+    assert "expected --log-format to be one of text, json, got 'xml'" in " ".join(told.output.split())
 
 
 def test_once_that_runs_out_of_time_says_that_something_waits(shop: str) -> None:

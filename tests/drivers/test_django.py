@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import cache
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import django
 import pytest
-from django.conf import settings
-
-if not settings.configured:
-    settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
-    django.setup()
-
 from django.db import connection as default_connection
 from django.db import connections, transaction
+from django_places import T0, Place, postgres_settings, register
 
 from relaybox.drivers import open_async, open_sync, wrap
 from relaybox.drivers.django import _mysql_tls, url_of
@@ -30,79 +21,6 @@ from relaybox.event import Event
 from relaybox.op import Copy, Query, run
 from relaybox.store.claims import Claim
 from relaybox.store.names import Tables
-from relaybox.store.outbox.postgres import PostgresStore
-from relaybox.store.outbox.sqlite import SqliteStore
-from relaybox.testing.servers import require
-
-T0 = datetime(2031, 1, 1, tzinfo=UTC)
-
-
-def register(alias: str, **database: Any) -> None:
-    """Add a database as settings.DATABASES would have."""
-    connections.databases[alias] = connections.configure_settings({"default": database})["default"]
-
-
-@cache
-def postgres_url() -> str:
-    return require("postgres-wheel", durable=False).create_database()
-
-
-def postgres_settings() -> dict[str, Any]:
-    parts = urlsplit(postgres_url())
-    return {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": parts.path[1:],
-        "USER": parts.username,
-        "PASSWORD": parts.password or "",
-        "HOST": parts.hostname,
-        "PORT": parts.port,
-    }
-
-
-class Place:
-    """One Django database with its store."""
-
-    def __init__(self, alias: str, store: Any) -> None:
-        self.alias = alias
-        self.store = store
-        self.own = open_sync(connections[alias])
-        self.own.run(store.migrate())
-        self.calls: list[str] = []
-
-    @property
-    def connection(self) -> Any:
-        return connections[self.alias]
-
-    def atomic(self) -> Any:
-        return transaction.atomic(using=self.alias)
-
-    def put(self, *events: Event, claim: Claim | None = None) -> None:
-        adapter = wrap(self.connection)
-        assert not adapter.is_async
-        run(self.store.write(events or [Event("A", None)], claim, T0), adapter)
-
-    def listen(self, name: str = "commit") -> None:
-        assert wrap(self.connection).after_commit(lambda: self.calls.append(name))
-
-    def stored(self, *ids: str) -> set[str]:
-        return self.own.run(self.store.stored(ids))
-
-
-@pytest.fixture(params=["postgres", "sqlite"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    alias = f"relaybox_{request.param}"
-    if request.param == "postgres":
-        register(alias, **postgres_settings())
-        store: Any = PostgresStore(Tables(f"t{abs(hash(request.node.name)) % 10**9}"))
-    else:
-        register(alias, ENGINE="django.db.backends.sqlite3", NAME=tmp_path / "x.db")
-        store = SqliteStore()
-    place = Place(alias, store)
-    yield place
-    place.own.close()
-    connections[alias].close()
-    del connections[alias]
-    del connections.databases[alias]
 
 
 def test_rows_share_the_fate_of_the_atomic_block(place: Place) -> None:

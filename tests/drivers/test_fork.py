@@ -6,19 +6,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
-import signal
 import threading
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import pytest
 
 from kit import delivering, migrated
+from kit.forked import in_a_child
 from relaybox import Event, Guard, Inbox, Listeners, Outbox, Settings
 from relaybox.drivers import open_async, open_sync
+from relaybox.errors import Closed
 from relaybox.op import Op, Query, run
 from relaybox.testing.servers import require
 from relaybox.types import DeliverySettings
@@ -32,19 +31,6 @@ def ask() -> Op[int]:
 
 def server() -> Op[int]:
     return int((yield Query("test.server", "SELECT pg_backend_pid()", "rows").bind()).rows[0][0])
-
-
-def in_a_child(work: Callable[[], int]) -> int:
-    """What it returned; a child that hangs is killed."""
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(20)
-        code = 1
-        try:
-            code = work()
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_threads(tmp_path: Path) -> None:
@@ -188,7 +174,8 @@ def test_what_the_child_of_a_delivering_process_writes_is_delivered_by_others_at
                 with box.transaction() as tx:
                     box.write(tx, Event("T", n))
             box.close()
-            return 7 if [line[:38] for line in said.lines] == ["this process was forked after delivery"] else 1
+            (line,) = said.lines
+            return 7 if line.startswith("this process was forked after delivery of outbox_event had started") else 1
 
         assert in_a_child(child) == 7
         assert arrived.wait(20)
@@ -212,9 +199,45 @@ def test_the_child_of_a_processing_process_accepts_and_ends(fresh: str) -> None:
         with processor:
 
             def child() -> int:
+                said = Said()
+                logging.getLogger("relaybox").addHandler(said)
                 inbox.accept(None, Event("T", 1))
                 processor.stop()
-                return 7
+                (line,) = said.lines
+                return 7 if line.startswith("this process was forked after processing of inbox had started") else 1
 
             assert in_a_child(child) == 7
             assert arrived.wait(20)
+
+
+def test_a_service_says_in_the_child_that_it_works_in_the_parent(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    with migrated(url) as box, box.deliver(lambda event: None) as delivery:
+
+        def child() -> int:
+            for call in (delivery.start, delivery.drain):
+                with pytest.raises(Closed, match=r"before this process was forked.*gunicorn\.md"):
+                    call()
+            delivery.stop()
+            assert delivery.health().reasons == (
+                "it was started before this process was forked, and works in its parent alone",
+            )
+            return 7
+
+        assert in_a_child(child) == 7
+        assert delivery.health().level == "ok"
+
+
+def test_a_child_that_delivers_itself_is_not_warned(fresh: str) -> None:
+    with migrated(fresh) as box, box.deliver(lambda event: None):
+
+        def child() -> int:
+            said, heard = Said(), threading.Event()
+            logging.getLogger("relaybox").addHandler(said)
+            with box.deliver(lambda event: heard.set()):
+                with box.transaction() as tx:
+                    box.write(tx, Event("T", 1))  # claimed here, so that the parent does not take it
+                assert heard.wait(20)
+            return 7 if not said.lines else 1
+
+        assert in_a_child(child) == 7

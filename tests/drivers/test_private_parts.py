@@ -5,17 +5,25 @@ A newer version fails here: look whether the attribute still means the same, the
 
 from __future__ import annotations
 
+import asyncio
 from importlib.metadata import version
-from inspect import signature
+from inspect import getsource, signature
 from typing import Any
 
 import aiosqlite
 import asyncpg
 import pytest
 import sqlalchemy as sa
+from asgiref.sync import SyncToAsync
 from asyncmy.connection import Connection as AsyncmyConnection
 from asyncpg import Connection as AsyncpgConnection
 from asyncpg.pool import PoolConnectionProxy
+from django.db.transaction import Atomic
+from django.test import TestCase
+from mysql.connector import MySQLConnection
+from mysql.connector.cursor import MySQLCursor
+from mysql.connector.pooling import PooledMySQLConnection
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from pymysql.connections import Connection as PyMySQLConnection
 from sqlalchemy.orm import Session
 
@@ -25,8 +33,12 @@ from sqlalchemy.orm import Session
     [
         ("aiosqlite", ("0.22",)),
         ("asyncmy", ("0.2",)),
+        ("asgiref", ("3.13",)),
         ("asyncpg", ("0.32",)),
+        ("django", ("4.2", "5.2", "6.1")),
         ("PyMySQL", ("1.2",)),
+        ("mysql-connector-python", ("9.5", "26.10")),
+        ("psycopg-pool", ("3.3",)),
         ("sqlalchemy", ("2.1",)),
     ],
 )
@@ -94,3 +106,34 @@ def test_the_connection_behind_a_pooled_one() -> None:
 def test_the_sockets() -> None:
     assert "_transport" in AsyncpgConnection.__slots__
     assert hasattr(PyMySQLConnection, "_sock")
+
+
+def test_the_block_of_a_test_case_is_marked() -> None:
+    """Its transaction is never committed, and there is nothing beside it. Also what of asgiref is not documented."""
+    assert Atomic("default", savepoint=True, durable=False)._from_testcase is False
+    assert "_from_testcase = True" in getsource(TestCase._enter_atomics)
+    assert hasattr(SyncToAsync, "context_to_thread_executor")
+
+
+def test_what_mysql_connector_keeps_of_a_connection() -> None:
+    """`_socket` is there without the C extension only; a cursor's `_connection` is a weak proxy with `get_self`."""
+    connection = MySQLConnection()
+    assert (connection._raw, connection._socket) == (False, None)
+    assert MySQLCursor(connection)._connection.get_self() is connection
+    assert "self._cnx = None" in getsource(PooledMySQLConnection.close)
+
+
+def test_how_a_psycopg_pool_prepares_its_connections() -> None:
+    prepare = print
+    for kind in (ConnectionPool, AsyncConnectionPool):
+        assert kind("", configure=prepare, open=False)._configure is prepare
+
+
+def test_how_an_asyncpg_pool_makes_its_connections() -> None:
+    """Before 0.30 it had no `_connect`."""
+    loop = asyncio.new_event_loop()
+    pool = asyncpg.create_pool("postgresql://x", user="u", init=print, setup=repr, connect=max, loop=loop)
+    assert (pool._connect_args, pool._connect_kwargs["user"]) == (("postgresql://x",), "u")
+    assert (pool._init, pool._setup, pool._connect, pool._loop) == (print, repr, max, loop)
+    assert (pool._connection_class, pool._record_class) == (asyncpg.Connection, asyncpg.Record)
+    loop.close()

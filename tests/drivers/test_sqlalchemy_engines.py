@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from relaybox.drivers import open_async, open_sync, wrap
 from relaybox.drivers.sqlalchemy import BorrowedDatabase
 from relaybox.errors import ConfigError
 from relaybox.event import Event
-from relaybox.op import arun, run
+from relaybox.op import Query, arun, run
 from relaybox.store.outbox.postgres import PostgresStore
 from relaybox.testing.servers import require
 
@@ -116,3 +117,56 @@ async def test_either_kind_of_engine_serves_either_side(engine: sa.Engine, aengi
 def test_an_in_memory_sqlite_engine_cannot_serve_the_other_side() -> None:
     with pytest.raises(ConfigError, match="in-memory"):
         open_async(sa.create_engine("sqlite://"))
+
+
+async def test_what_services_open_is_made_as_the_engine_makes_its_own() -> None:
+    """By its arguments and its events: where a password is fetched and TLS is asked for."""
+    given = {"options": "-c search_path=somewhere"}
+    engine = sa.create_engine(url("psycopg"), connect_args=given)
+    seen: list[str] = []
+
+    @sa.event.listens_for(engine, "do_connect")
+    def asked(dialect: Any, record: Any, arguments: Any, named: dict[str, Any]) -> None:
+        seen.append(named["options"])
+        named["options"] += " -c application_name=by_event"
+
+    @sa.event.listens_for(engine, "connect")
+    def prepared(raw: Any, record: Any) -> None:
+        raw.execute("SET extra_float_digits = 2")
+        raw.commit()
+
+    background = open_async(engine, timeout=5)
+    query = (
+        "SELECT current_setting('search_path') || ' ' || current_setting('application_name') || ' ' || "
+        "current_setting('extra_float_digits')"
+    )
+
+    def ask() -> Any:
+        return (yield Query("test", query, "rows").bind()).rows[0][0]
+
+    assert await background.run(ask()) == "somewhere by_event 2"
+    assert seen
+    await background.close()
+    engine.dispose()
+
+
+async def test_listening_goes_by_the_engines_arguments(aengine: AsyncEngine) -> None:
+    """The address alone leads nowhere."""
+    port = sa.make_url(server_url()).port
+    real = {"host": sa.make_url(server_url()).host, "port": port}
+    astray = aengine.url.set(host="127.0.0.1", port=1)
+    engine = create_async_engine(astray, connect_args=real)
+    background = open_async(engine, timeout=5)
+    assert background.listen is not None
+    ready, heard = asyncio.Event(), asyncio.Event()
+    listening = asyncio.ensure_future(background.listen("channel", ready.set, heard.set))
+    async with asyncio.timeout(20):
+        await asyncio.wait([listening, asyncio.ensure_future(ready.wait())], return_when="FIRST_COMPLETED")
+        assert not listening.done(), listening.exception()
+        async with engine.begin() as connection:
+            await connection.exec_driver_sql("SELECT pg_notify('channel', '')")
+        await heard.wait()
+    listening.cancel()
+    await asyncio.wait([listening])
+    await background.close()
+    await engine.dispose()

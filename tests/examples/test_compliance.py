@@ -99,7 +99,7 @@ def test_admins_and_stores_are_notified(world: World) -> None:
     world.licensing.upload("L-7", "green-leaf")
     world.licensing.decide("L-7", "rejected", "the scan cannot be read")
     world.licensing.decide("L-7", "verified")
-    assert world.relay() == {"sent": 3, "died": 0, "failed_attempts": 0, "left": 0, "waiting_for_retry": 0}
+    assert world.relay() == {"sent": 3, "died": 0, "failed_attempts": 0, "left": 0, "waiting_for_retry": 0, "why": None}
     assert world.drain() == [PENDING, REJECTED, VERIFIED]
 
 
@@ -145,7 +145,7 @@ def test_an_event_that_breaks_its_contract_becomes_a_dead_letter(world: World) -
         empty = Event("license_status_changed", None, key="L-7", aggregate_type="license")
         careless.write_all(tx, [unknown, empty])
     world.licensing.upload("L-7", "green-leaf")  # behind the empty one, same key
-    assert world.relay() == {"sent": 1, "died": 2, "failed_attempts": 0, "left": 0, "waiting_for_retry": 0}
+    assert world.relay() == {"sent": 1, "died": 2, "failed_attempts": 0, "left": 0, "waiting_for_retry": 0, "why": None}
     assert world.drain() == [PENDING]
     reasons = {letter.event.id: letter.error for letter in world.licensing.outbox.dead.list()}
     assert set(reasons) == {unknown.id, empty.id}

@@ -126,30 +126,6 @@ async def test_fastapi_sqlalchemy(engine: str, tmp_path: Path) -> None:
         assert probe.count(Delivered) == 5
 
 
-def test_django_shop(tmp_path: Path) -> None:
-    project = EXAMPLES / "django_shop"
-    environment = {"SHOP_DB": str(tmp_path / "shop.db"), "DJANGO_SETTINGS_MODULE": "project.settings"}
-
-    def manage(*arguments: str) -> str:
-        return run("manage.py", *arguments, folder=project, environment=environment)
-
-    manage("migrate", "--verbosity", "0")
-    assert manage("deliver", "--once") == "delivered 0\n"
-    client = """
-import django; django.setup()
-from django.test import Client
-client = Client()
-answers = [client.post("/orders/", {"item": item}) for item in ("tea", "coffee", "milk")]
-print([answer.status_code for answer in answers])
-"""
-    assert run("-c", client, folder=project, environment=environment).strip() == "[201, 409, 201]"
-    assert manage("deliver", "--once") == "delivered 2\n"
-    db = sqlite3.connect(tmp_path / "shop.db")
-    assert db.execute("SELECT item, confirmed FROM shop_order ORDER BY id").fetchall() == [("tea", 1), ("milk", 1)]
-    assert db.execute("SELECT status FROM outbox_event_status").fetchall() == [(1,), (1,)]
-    db.close()
-
-
 async def test_topics_fan_out() -> None:
     main = runpy.run_path(str(EXAMPLES / "topics_fan_out" / "shop.py"))["main"]
     everything = [f"order-{number}" for number in range(1, 7)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
 
-from kit import make_postgres, one, rows
+from kit import make_postgres, one, rows, wait_until
 from relaybox import AsyncOutbox, Event, Feed, Maintainer, Outbox, Retry, StartFrom, Topic
 from relaybox.errors import FeedError, NotFound
 from relaybox.facts import EventsLost
@@ -175,6 +176,19 @@ def test_a_group_that_is_moved(url: str, tracking: Any) -> None:
             assert counted(box) == (3, 3)
             group.seek(StartFrom.latest())
             assert counted(box) == (3, 2), "passed over: nobody will read it"
+
+
+def test_rows_that_are_swept_while_a_group_is_moved(url: str, box: Outbox, reader: Consumer[Any]) -> None:
+    box.feeds.hand_off("orders", group="loader")
+    delta(url, box)
+    with psycopg.connect(url) as sweeper:
+        sweeper.execute("DELETE FROM outbox_event_feed_delta")
+        with ThreadPoolExecutor(1) as beside:
+            moved = beside.submit(box.topics.group("orders", "loader").seek, StartFrom.latest())
+            wait_until(lambda: one(url, "SELECT count(*) FROM pg_locks WHERE NOT granted") > 0)
+            sweeper.commit()
+            moved.result()
+    assert counted(box) == (0, 0)
 
 
 def test_max_retention_ends_the_wait(url: str, box: Outbox, reader: Consumer[Any]) -> None:

@@ -90,6 +90,18 @@ async def test_not_before_its_time_and_never_later(url: str, box: Outbox, upkeep
     assert (second.how, second.inserted, second.deleted) == ("differential", 0, 0)
 
 
+async def test_a_clock_that_is_put_back(url: str, box: Outbox, upkeep: Upkeep) -> None:
+    """As by a fail-over: nobody waits until it is where it was."""
+    box.feeds.create(replace(TOTALS, every="1h"))
+    upkeep.clock.passes(days=1)
+    assert (await upkeep.does("feeds")).feeds_refreshed == 1
+    upkeep.clock.passes(minutes=50)
+    assert (await upkeep.does("feeds")).feeds_refreshed == 0
+    upkeep.clock.passes(hours=-20)
+    assert (await upkeep.does("feeds")).feeds_refreshed == 1
+    assert (await upkeep.does("feeds")).feeds_refreshed == 0
+
+
 def test_by_cron(url: str, box: Outbox) -> None:
     """`relaybox maintain --once` waits for what it began."""
     box.feeds.create(TOTALS)

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from replica_kit import QUICK, TARGETS, TOTALS, TYPES, at, changes, expected, kept, make_source
 
-from kit import make_database, one, rows, wait_until
+import relaybox.store.replica.kept as kept_module
+from kit import make_database, make_postgres, one, rows, wait_until
 from relaybox import AsyncReplica, ConfigError, Event, Feed, Outbox, Replica, StartFrom
+from relaybox.drivers import open_sync
 from relaybox.errors import FeedError, NotFound, NoTransaction, SchemaMissing
 from relaybox.facts import Fact, ReplicaLag, Replicated
+from relaybox.op import run
 
 COUNTED = {"feed-inserted": "0", "feed-deleted": "0", "feed-claim-check": "false"}
 
@@ -380,6 +384,123 @@ def test_a_table_that_is_there(source: Outbox, target: str) -> None:
     with Replica(target, "totals", feed="another", key="customer") as other:
         with pytest.raises(FeedError, match="follows feed 'totals'"):
             other.migrate()
+
+
+def test_what_stands_beside_a_table_and_is_not_ours(source: Outbox, target: str) -> None:
+    """A name that an application may well have given to a table of its own."""
+    source.feeds.create(TOTALS)
+    rows(target, "CREATE TABLE totals_replica (customer integer)")
+    execute(target, "INSERT INTO totals_replica VALUES (7)")
+    with Replica(target, "totals", feed="totals", source=source) as replica:
+        with pytest.raises(FeedError, match="'totals_replica' that no replica has made") as refused:
+            replica.migrate()
+        assert refused.value.reason == "table"
+        assert rows(target, "SELECT customer FROM totals_replica") == [(7,)]
+
+
+@pytest.mark.parametrize("kind", ["text", "uuid"])
+def test_a_key_that_takes_texts_for_equal(source: Outbox, target: str, kind: str) -> None:
+    """Of two rows of the feed it would keep one. Texts of one spelling cannot collide."""
+    word = {"text": "'a' || g", "uuid": "('5f3c1e9a-0000-4000-8000-00000000000' || g)::uuid"}[kind]
+    source.feeds.create(Feed("words", f"SELECT {word} AS w FROM generate_series(1, 2) g", key="w", mode="full"))
+    blurred = "varchar(40) PRIMARY KEY"
+    if target.startswith("sqlite"):
+        blurred = "varchar(40) COLLATE NOCASE PRIMARY KEY"
+    elif target.startswith("postgres"):
+        rows(target, "CREATE EXTENSION citext")
+        blurred = "citext PRIMARY KEY"
+    rows(target, f"CREATE TABLE words (w {blurred})")
+    with Replica(target, "words", feed="words", source=source) as replica:
+        if kind == "uuid":
+            replica.migrate()
+            return
+        with pytest.raises(FeedError, match="takes texts for equal in 'w'"):
+            replica.migrate()
+        rows(target, "DROP TABLE words")
+        replica.migrate()
+
+
+def test_a_collation_that_takes_texts_for_equal() -> None:
+    target = make_postgres("postgres-system", migrated=False)
+    rows(target, "CREATE COLLATION blurred (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    rows(target, "CREATE TABLE words (w text COLLATE blurred PRIMARY KEY)")
+    with Replica(target, "words", feed="words", key="w", columns={"w": "text"}) as replica:
+        with pytest.raises(FeedError, match="takes texts for equal in 'w'"):
+            replica.migrate()
+
+
+def test_a_table_that_was_altered_for_a_value(source: Outbox, target: str) -> None:
+    """Without a restart."""
+    source.feeds.create(TOTALS)
+    source.feeds.refresh(None, "totals")
+    small = "integer" if target.startswith("postgres") else "decimal(6,1)"
+    rows(target, f"CREATE TABLE totals (customer integer PRIMARY KEY, n bigint, total {small})")
+    with Replica(target, "totals", feed="totals", source=source, settings=QUICK) as replica:
+        replica.migrate()
+        with replica.follow() as following:
+            following.drain(timeout=20)
+            if target.startswith("sqlite"):  # whose types hold everything
+                return
+            rows(at(source), "UPDATE orders SET amount = 2.25 WHERE id = 7")
+            source.feeds.refresh(None, "totals")
+            assert wait_until(lambda: following.health().level == "critical")
+            change = "ALTER COLUMN total TYPE numeric" if small == "integer" else "MODIFY total decimal(20,4)"
+            rows(target, f"ALTER TABLE totals {change}")
+            following.drain(timeout=20)
+        assert kept(target) == expected(source)
+
+
+def test_a_column_more_where_only_messages_come(source: Outbox, target: str) -> None:
+    source.feeds.create(TOTALS)
+    consumed(source)
+    source.feeds.refresh(None, "totals")
+    (event,) = consumed(source)
+    rows(target, "CREATE TABLE totals (customer integer PRIMARY KEY, n bigint)")
+    with Replica(target, "totals", feed="totals", key="customer") as replica:
+        replica.migrate()
+        with pytest.raises(FeedError, match="it has 'total', too"):
+            replica.apply(None, event)
+        rows(target, "ALTER TABLE totals ADD COLUMN total decimal(12,2)")
+        replica.migrate()
+        assert replica.apply(None, event)
+        assert kept(target) == expected(source)
+
+
+def test_a_table_that_was_made_anew_under_a_service(source: Outbox, target: str) -> None:
+    """The feed has nothing new, and the table nothing at all."""
+    source.feeds.create(TOTALS)
+    source.feeds.refresh(None, "totals")
+    with Replica(target, "totals", feed="totals", source=source, settings=QUICK) as replica:
+        replica.migrate()
+        with replica.follow() as following:
+            following.drain(timeout=20)
+            rows(target, "DROP TABLE totals")
+            replica.migrate()
+            wait_until(lambda: replica.status().n == 1)
+            assert kept(target) == expected(source)
+
+
+def test_two_threads_that_begin(source: Outbox, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One finds what the other has read of the table, and that is complete."""
+    source.feeds.create(TOTALS)
+    consumed(source)
+    source.feeds.refresh(None, "totals")
+    (event,) = consumed(source)
+    with Replica(target, "totals", feed="totals", key="customer", columns={**TYPES}) as replica:
+        replica.migrate()
+        first, load = [True], kept_module.load
+
+        def loading(*given: Any) -> Any:
+            if first:
+                first.clear()
+                with open_sync(target).connection() as another:  # a thread
+                    run(replica.kept.know(["customer"], {**TYPES}), another)
+                assert replica.kept.sql
+            return load(*given)
+
+        monkeypatch.setattr(kept_module, "load", loading)
+        assert replica.apply(None, event)
+        assert not first
 
 
 def test_what_is_wrong_is_told_at_once(source: Outbox, target: str) -> None:

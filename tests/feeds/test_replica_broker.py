@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,9 @@ from replica_kit import TARGETS, TOTALS, TYPES, changes, expected, kept, make_so
 from kit import make_database, make_postgres, wait_until
 from relaybox import Event, Inbox, Ingest, Listeners, Outbox, Relay, Replica, Settings, StartFrom
 from relaybox.brokers.inbox import InboxSink
+from relaybox.brokers.kafka import KafkaSink
 from relaybox.settings import IngestSettings
+from relaybox.spi import Answer, Message
 from relaybox.testing.servers import require
 
 
@@ -69,6 +71,35 @@ def test_by_a_relay_and_an_inbox(source: Outbox, tmp_path: Path, engine: str, as
 @pytest.fixture(scope="module")
 def kafka() -> KafkaHarness:
     return KafkaHarness(require("kafka"))
+
+
+async def test_of_a_deleted_row_only_the_tombstone_is_left(kafka: KafkaHarness, source: Outbox) -> None:
+    """As in a compacted topic, for who was away."""
+    target, topic = make_postgres(migrated=False), await kafka.topic(3, **{"cleanup.policy": "compact"})
+
+    class Compacted(KafkaSink):
+        async def publish(self, messages: Sequence[Message]) -> Sequence[Answer]:
+            left = [m for m in messages if m.attributes["feed-op"] != "d" or m.tombstone]
+            if left:
+                assert not any(await super().publish(left))
+            return [None] * len(messages)
+
+    group = source.topics.group("totals", "broker")
+    settings = Settings(ingest=IngestSettings(wait="5s"))
+    with (
+        Inbox(target, "rows") as inbox,
+        Replica(target, "totals", feed="totals", key="customer", columns={**TYPES}) as replica,
+    ):
+        inbox.migrate()
+        replica.migrate()
+        source.feeds.refresh(None, "totals")
+        changes(source, "DELETE FROM orders WHERE customer = 8")
+        Relay(group, Compacted(kafka.url), to=topic, feed="totals", rows=True).once()
+        ingest = Ingest(f"{kafka.url}/{topic}?group=crm", inbox, sender="shop", settings=settings)
+        assert ingest.once().dead == 0
+        counts = inbox.process(mirror(replica)).once()
+        assert (counts.done, counts.failed, counts.dead) == (11, 0, 0)
+        assert kept(target) == expected(source)
 
 
 async def test_by_kafka(kafka: KafkaHarness, source: Outbox) -> None:

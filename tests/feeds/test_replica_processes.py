@@ -17,9 +17,11 @@ from uuid import uuid4
 
 import pytest
 from replica_kit import TARGETS, TOTALS, at, changes, expected, kept, make_source
+from typer.testing import CliRunner
 
 from kit import make_database, make_postgres, one, rows, wait_until
 from relaybox import Outbox, Replica
+from relaybox.cli.app import app
 
 WORKER = (sys.executable, str(Path(__file__).parents[1] / "ingest" / "worker.py"))  # `relaybox`, which may be killed
 
@@ -72,6 +74,28 @@ def test_the_command(source: Outbox, target: str) -> None:
         2,
         1,
     )
+
+
+def test_the_database_of_the_table_stands_in_a_file(
+    source: Outbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, file = make_database("sqlite", tmp_path, migrated=False), tmp_path / "relaybox.toml"
+    source.feeds.create(TOTALS)
+    source.feeds.refresh(None, "totals")
+    monkeypatch.setenv("RELAYBOX_URL", at(source))
+    monkeypatch.delenv("RELAYBOX_REPLICA_INTO", raising=False)
+
+    def run(into: str) -> Any:
+        file.write_text(f"[relaybox.replica]\n{into}")
+        return CliRunner().invoke(app, ["--config", str(file), "replica", "totals", "--migrate", "--once"])
+
+    done = run(f'into = "{target}"')
+    assert done.exit_code == 0, done.output
+    assert kept(target) == expected(source)
+    for into, told in [("", "no database given"), ("into = 7", "expected into to be text")]:
+        refused = run(into)
+        assert refused.exit_code == 1
+        assert told in refused.output
 
 
 @pytest.mark.parametrize("during", ["delta", "copy"])

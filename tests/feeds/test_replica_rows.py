@@ -23,7 +23,7 @@ from relaybox import Event, Inbox, Listeners, Outbox, Replica, StartFrom
 from relaybox.drivers.mysql_session import options
 from relaybox.errors import FeedError
 
-BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+BEGAN = datetime(2020, 1, 1, tzinfo=UTC)
 State = Mapping[int, str]  # a customer's total
 
 
@@ -128,14 +128,97 @@ def test_a_snapshot_takes_away_what_it_does_not_have(target: str) -> None:
         assert one(target, "SELECT count(*) FROM totals_replica") == 2
 
 
-def test_a_tombstone_says_nothing_new(target: str) -> None:
+def tombstone(gone: Event) -> Event:
+    return Event("feed.row", payload_bytes=b"", key=gone.key, headers=gone.headers, occurred_at=gone.occurred_at)
+
+
+def test_a_tombstone_behind_its_row_says_nothing_new(target: str) -> None:
     gone = between(2, {1: "1"}, {})[0]
     with following(target) as replica:
         replica.migrate()
         assert replica.apply(None, between(1, {}, {1: "1"})[0])
         assert replica.apply(None, gone)
-        assert not replica.apply(None, Event("feed.row", payload_bytes=b"", headers=gone.headers))
+        assert not replica.apply(None, tombstone(gone))
         assert kept(target) == []
+
+
+def test_a_tombstone_takes_its_row_along(target: str) -> None:
+    """The broker's cleaner takes the message before it, long before the tombstone itself."""
+    with following(target) as replica:
+        replica.migrate()
+        for event in between(1, {}, {1: "1", 2: "2"}):
+            assert replica.apply(None, event)
+        gone = between(2, {1: "1", 2: "2"}, {2: "2"})[0]
+        assert replica.apply(None, tombstone(gone))
+        assert not replica.apply(None, gone)
+        assert kept(target) == table({2: "2"})
+        assert not replica.apply(None, between(1, {}, {1: "1"})[0])  # older than that
+        back = between(3, {2: "2"}, {1: "3", 2: "2"})[0]
+        assert replica.apply(None, back)
+        assert not replica.apply(None, tombstone(gone))
+        assert kept(target) == table({1: "3", 2: "2"})
+
+
+def test_a_key_has_one_spelling(target: str) -> None:
+    """Also where no type but text has every number exactly."""
+
+    def said(op: str, n: int, before: str, after: str, key: str) -> Event:
+        body = f'{{"op":"{op}","before":{before},"after":{after},"feed":"prices","epoch":"e1","n":{n}}}'
+        headers = {"feed": "prices", "feed-epoch": "e1", "feed-n": str(n), "feed-op": op}
+        return Event("feed.row", payload_json=body, key=f'{{"price":{key}}}', occurred_at=BEGAN, headers=headers)
+
+    columns = {"price": "numeric", "n": "integer"}
+    with Replica(target, "prices", feed="prices", key="price", columns=columns) as replica:
+        replica.migrate()
+        assert replica.apply(None, said("c", 1, "null", '{"price":1.10,"n":1}', "1.1"))
+        assert replica.apply(None, said("u", 2, '{"price":1.10,"n":1}', '{"price":1.100,"n":2}', "1.1"))
+        assert one(target, "SELECT count(*) FROM prices") == 1
+        assert one(target, "SELECT n FROM prices") == 2
+        assert replica.apply(None, tombstone(said("d", 3, '{"price":1.1,"n":2}', "null", "1.1")))
+        assert one(target, "SELECT count(*) FROM prices") == 0
+
+
+# What somebody else may have sent: headers, and what they become.
+FORGED = (
+    {"feed-n": "99999999999999999999"},
+    {"feed-n": "-1"},
+    {"feed-n": "1_0"},
+    {"feed-n": "\u0661"},
+    {"feed-epoch": ""},
+    {"feed-epoch": "e" * 65},
+    {"feed-op": "x"},
+    {"feed-rows": "-1"},
+)
+
+
+@pytest.mark.parametrize("headers", FORGED, ids=repr)
+def test_a_message_that_no_relay_has_sent(target: str, headers: dict[str, str]) -> None:
+    """It hurts nobody else."""
+    (made,) = between(1, {}, {1: "1"})
+    forged = Event("feed.row", payload_bytes=made.body, key=made.key, headers={**made.headers, **headers})
+    with following(target) as replica:
+        replica.migrate()
+        with pytest.raises(FeedError, match="is no message of a feed") as refused:
+            replica.apply(None, forged)
+        assert refused.value.reason == "message"
+        assert replica.apply(None, made)
+        assert kept(target) == table({1: "1"})
+
+
+def test_an_epoch_of_the_future(target: str) -> None:
+    """All true messages would be older than that, and say nothing new."""
+    (made,) = between(1, {}, {1: "1"})
+    future = {"occurred_at": datetime.now(UTC) + timedelta(days=3)}
+    with following(target) as replica:
+        replica.migrate()
+        for forged in (
+            Event("feed.row", payload_bytes=made.body, headers={**made.headers, "feed-epoch": "x"}, **future),
+            Event("feed.delta", payload_bytes=b"{}", headers={**delta(1, {}, {}, "e1").headers}, **future),
+        ):
+            with pytest.raises(FeedError, match="in the future"):
+                replica.apply(None, forged)
+        assert replica.apply(None, made)
+        assert kept(target) == table({1: "1"})
 
 
 def test_rows_of_another_epoch(target: str) -> None:
@@ -161,7 +244,7 @@ def test_from_rows_to_the_source_and_to_deltas(source: Outbox, target: str) -> N
     source.feeds.refresh(None, "totals")
     with following(target) as by_message, following(target, source=source) as by_source:
         by_message.migrate()
-        by_message.apply(None, between(1, {}, {5000: "1"}, epoch="e9999")[0])
+        by_message.apply(None, between(1, {}, {5000: "1"}, epoch="e1")[0])
         with group.consumer() as consumer, consumer.poll() as batch:
             with pytest.raises(FeedError, match="of another epoch"):
                 by_message.apply(None, _later(batch[0], 2))
@@ -207,7 +290,7 @@ def test_a_transaction_that_sees_a_moment_before(tmp_path: Path) -> None:
 
 def _later(event: Event, n: int) -> Event:
     headers = {**event.headers, "feed-n": str(n)}
-    return Event("feed.delta", payload_bytes=event.body, headers=headers, occurred_at=BEGAN + timedelta(days=20000))
+    return Event("feed.delta", payload_bytes=event.body, headers=headers, occurred_at=event.occurred_at)
 
 
 # -- in any order ---------------------------------------------------------------------------------------------
@@ -215,28 +298,59 @@ def _later(event: Event, n: int) -> Event:
 STATES = st.dictionaries(st.integers(1, 4), st.sampled_from(["1", "2.50"]), max_size=4)
 
 
+LIVES = given(
+    states=st.lists(STATES, min_size=2, max_size=7), whole=st.integers(0, 6), seed=st.randoms(use_true_random=False)
+)
+
+
+def life(states: Sequence[State], whole: int) -> list[Event]:
+    """What a relay sends; there is a snapshot behind the state of the number `whole`."""
+    sent, n, old = list[Event](), 0, dict[int, str]()
+    for number, new in enumerate(states):
+        n += 1
+        for event in between(n, old, new):
+            sent += [event, tombstone(event)] if event.headers["feed-op"] == "d" else [event]
+        old = dict(new)
+        if number == whole and new:
+            n += 1
+            sent += snapshot(n, new)
+    return sent
+
+
 @settings(max_examples=60, deadline=None)
-@given(states=st.lists(STATES, min_size=2, max_size=7), whole=st.integers(0, 6), seed=st.randoms(use_true_random=False))
+@LIVES
 def test_rows_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, states: Sequence[State], whole: int, seed: random.Random
 ) -> None:
     """Late, twice, mixed with a snapshot: the newest version of each row is what stays."""
     target = f"sqlite:///{tmp_path_factory.mktemp('rows') / 'flow.db'}"
-    sent, n, old = list[Event](), 0, dict[int, str]()
-    for number, new in enumerate(states):
-        n += 1
-        sent += between(n, old, new)
-        old = dict(new)
-        if number == whole and new:
-            n += 1
-            sent += snapshot(n, new)
+    sent = life(states, whole)
     sent += seed.sample(sent, len(sent) // 2)
     seed.shuffle(sent)
     with following(target) as replica:
         replica.migrate()
         for event in sent:
             replica.apply(None, event)
-        assert kept(target) == table(old)
+        assert kept(target) == table(states[-1])
+
+
+@settings(max_examples=60, deadline=None)
+@LIVES
+def test_rows_of_a_topic_that_is_compacted(
+    tmp_path_factory: pytest.TempPathFactory, states: Sequence[State], whole: int, seed: random.Random
+) -> None:
+    """Some are read at once, and of the others what the broker's cleaner leaves: the last message of each key."""
+    target = f"sqlite:///{tmp_path_factory.mktemp('rows') / 'flow.db'}"
+    sent = life(states, whole)
+    last = {event.key: number for number, event in enumerate(sent)}
+    some = seed.randint(0, len(sent))
+    left = [sent[number] for number in last.values() if number >= some]
+    seed.shuffle(left)
+    with following(target) as replica:
+        replica.migrate()
+        for event in [*sent[:some], *left]:
+            replica.apply(None, event)
+        assert kept(target) == table(states[-1])
 
 
 def delta(n: int, old: State, new: State, epoch: str, *, whole: bool = False) -> Event:

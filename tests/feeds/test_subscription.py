@@ -208,7 +208,11 @@ def test_a_subscription_that_comes_later_is_noticed(publisher: str, subscriber: 
         assert [f.level for f in examine(box._db, box.store) if f.check == "feeds"] == ["warning"]
         with pytest.raises(FeedError, match="by_row"):
             box.feeds.refresh(None, "late")
+        box.feeds.pause("late")
+        with pytest.raises(FeedError, match="by_row"):
+            box.feeds.resume("late")
         box.feeds.create(replace(feed, sources={"orders": FeedSource("id", by_row=True)}))
+        assert box.feeds.resume("late")
         assert box.feeds.refresh(None, "late")[:3] == ("full", 150, 0)
         change(publisher, *CHANGES[5])
         assert box.feeds.refresh(None, "late").how == "differential"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "relaybox"
-TREES = ("src", "tests", "scripts", "examples", "chaos", "benchmarks", "ga")
+TREES = ("src", "tests", "scripts", "examples", "chaos", "benchmarks", "ga", "engines")
 
 
 @cache

@@ -14,6 +14,22 @@ LOOKED_AT = {
     "drivers/aiosqlite.py": ({"_conn"}, "tests/drivers/test_private_parts.py"),
     "drivers/asyncmy.py": ({"_stream_broken", "_transport", "_writer"}, "tests/drivers/test_private_parts.py"),
     "drivers/asyncpg.py": ({"_con", "_introspect_types"}, "tests/drivers/test_private_parts.py"),
+    "drivers/django.py": ({"_from_testcase"}, "tests/drivers/test_private_parts.py"),
+    "drivers/asyncpg_pool.py": (
+        {
+            "_connect",
+            "_connect_args",
+            "_connect_kwargs",
+            "_connection_class",
+            "_init",
+            "_loop",
+            "_record_class",
+            "_setup",
+        },
+        "tests/drivers/test_private_parts.py",
+    ),
+    "drivers/psycopg_pool.py": ({"_configure"}, "tests/drivers/test_private_parts.py"),
+    "drivers/mysql_connector.py": ({"_cnx", "_raw", "_socket"}, "tests/drivers/test_private_parts.py"),
     "drivers/mysql_session.py": ({"_ssl_context"}, "tests/drivers/test_private_parts.py"),
     "drivers/pymysql.py": ({"_sock"}, "tests/drivers/test_private_parts.py"),
     "drivers/sqlalchemy.py": (

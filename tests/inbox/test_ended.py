@@ -18,7 +18,8 @@ from relaybox.types import Counts
 from .effects import QUICK, asay, effects, rows_or_none, say, text_of, with_effects, writing
 from .kit import aprocessed, arrived, inbox_url, pending_ids, processed, serving
 
-PATIENT = QUICK.replaced({"delivery.timeout": "20s"})
+# A batch whose lease runs out on a slow machine would be tried message by message.
+PATIENT = QUICK.replaced({"delivery.timeout": "20s", "delivery.lease": "60s", "delivery.instance_ttl": "20s"})
 # What a handler says, `effect` being its own INSERT; and how often the effect may be there in the end.
 WAYS: dict[str, tuple[list[str], int]] = {
     "rolls back and goes on": (["ROLLBACK", "effect"], 1),
@@ -69,7 +70,7 @@ def saying(coroutine: bool, lines: list[str], culprit: str, then: Callable[[], N
 
 
 async def run(url: str, handler: Any, **options: Any) -> Counts:
-    options = {"settings": QUICK, **options}
+    options = {"settings": PATIENT, **options}
     if asyncio.iscoroutinefunction(handler):
         async with AsyncInbox(url) as inbox:
             return await aprocessed(inbox, handler, **options)
@@ -162,7 +163,7 @@ async def test_an_error_that_a_handler_swallows_in_a_batch_is_its_own(engine: st
 
     with Inbox(home) as inbox:
         inbox.accept_all(None, [arrived(n, id=name) for n, name in enumerate(["a", "bad", "c"])])
-    done = await run(home, handler, batch=7, settings=QUICK.replaced({"delivery.retry.attempts": 1}))
+    done = await run(home, handler, batch=7, settings=PATIENT.replaced({"delivery.retry.attempts": 1}))
     assert (done.done, done.dead) == (2, 1)
     assert effects(home) == ["a", "c"]
 

@@ -2,7 +2,7 @@
 
 from . import impossible
 from .conditions import INNODB, until, until_stored, wait_until
-from .databases import make_database, make_postgres, need_mariadb, one, rows, sqlite_url, with_driver
+from .databases import make_database, make_postgres, need_mariadb, one, restored, rows, sqlite_url, with_driver
 from .delivering import WAYS, delivering, migrated
 from .outboxes import QUICK, Box, claimed, happened, in_claims, make_box, recording, stored, waiting
 from .probe import PATIENCE, Probe, Seen
@@ -26,6 +26,7 @@ __all__ = [
     "migrated",
     "need_mariadb",
     "one",
+    "restored",
     "recording",
     "rows",
     "sqlite_url",

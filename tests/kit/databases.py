@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,7 @@ from typing import Any
 import pytest
 
 from relaybox import Outbox
-from relaybox.testing.servers import require
+from relaybox.testing.servers import PostgresServer, require
 
 
 @cache
@@ -86,3 +89,15 @@ def rows(url: str, text: str) -> list[tuple[Any, ...]]:
 
 def one(url: str, text: str) -> Any:
     return rows(url, text)[0][0]
+
+
+def restored(url: str, server: PostgresServer) -> str:
+    """Through pg_dump and psql, as one would."""
+    dump, psql = shutil.which("pg_dump"), shutil.which("psql")
+    if dump is None or psql is None:
+        missing = "pg_dump and psql are not installed; they come with the postgresql-client package"
+        pytest.fail(missing) if os.environ.get("CI") == "true" else pytest.skip(missing)
+    text = subprocess.run([dump, "--no-owner", url], capture_output=True, check=True).stdout
+    target = server.create_database()
+    subprocess.run([psql, "-q", "-v", "ON_ERROR_STOP=1", target], input=text, capture_output=True, check=True)
+    return target

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
+import pytest
+
 from relaybox.drivers.mysql_session import options as mysql_options
 
 from .databases import with_driver
@@ -90,6 +92,16 @@ class PsycopgCursor(Psycopg):
 
     async def close(self) -> None:
         self.raw.connection.close()
+
+
+class Psycopg2(DbApi):
+    engine = "postgres"
+
+    async def open(self, *, autocommit: bool = False) -> None:
+        import psycopg2
+
+        self.raw = psycopg2.connect(self.url)
+        self.raw.autocommit = autocommit
 
 
 class AsyncDbApi(Handle):
@@ -191,6 +203,39 @@ class Pymysql(DbApi):
         self.raw = pymysql.connect(**{**mysql_options(self.url), "autocommit": autocommit})
 
 
+def _plain(url: str) -> dict[str, Any]:
+    """Where MariaDB is, in words that every client library takes."""
+    given = mysql_options(url)
+    return {name: given[name] for name in ("host", "port", "user", "password", "database")}
+
+
+class Mysqlclient(DbApi):
+    engine = "mariadb"
+
+    async def open(self, *, autocommit: bool = False) -> None:
+        MySQLdb = pytest.importorskip("MySQLdb")  # it has no wheels: it is where somebody has built it
+
+        self.raw = MySQLdb.connect(**_plain(self.url), autocommit=autocommit, charset="utf8mb4")
+
+
+class MysqlConnector(DbApi):
+    engine = "mariadb"
+    pure: ClassVar[bool] = True
+
+    async def open(self, *, autocommit: bool = False) -> None:
+        import mysql.connector
+
+        self.raw = mysql.connector.connect(**_plain(self.url), autocommit=autocommit, use_pure=self.pure)
+
+
+class MysqlConnectorC(MysqlConnector):
+    pure = False
+
+    async def open(self, *, autocommit: bool = False) -> None:
+        pytest.importorskip("_mysql_connector", exc_type=ImportError)  # not for every version of OpenSSL
+        await super().open(autocommit=autocommit)
+
+
 class Asyncmy(AsyncDbApi):
     engine = "mariadb"
 
@@ -265,6 +310,23 @@ class SaMysql(SqlAlchemy):
     engine = "mariadb"
     driver = "pymysql"
     orm = True
+
+
+class SaPsycopg2(SaConnection):
+    driver = "psycopg2"
+
+
+class SaMysqlclient(SaMysql):
+    driver = "mysqldb"
+    orm = False
+
+    async def open(self, *, autocommit: bool = False) -> None:
+        pytest.importorskip("MySQLdb")
+        await super().open(autocommit=autocommit)
+
+
+class SaMysqlConnector(SaMysql):
+    driver = "mysqlconnector"
 
 
 class AsyncSqlAlchemy(SqlAlchemy):
@@ -406,11 +468,13 @@ HANDLES: tuple[type[Handle], ...] = (
     DjangoSqlite,
     Psycopg,
     PsycopgCursor,
+    Psycopg2,
     AsyncPsycopg,
     Asyncpg,
     AsyncpgPool,
     SaConnection,
     SaSession,
+    SaPsycopg2,
     SaAsyncConnection,
     SaAsyncSession,
     SaAsyncSessionPsycopg,
@@ -419,8 +483,13 @@ HANDLES: tuple[type[Handle], ...] = (
     SaSqlite,
     SaAiosqlite,
     Pymysql,
+    Mysqlclient,
+    MysqlConnector,
+    MysqlConnectorC,
     Asyncmy,
     SaMysql,
+    SaMysqlclient,
+    SaMysqlConnector,
     SaAsyncmy,
 )
 

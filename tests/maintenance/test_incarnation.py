@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from kit import one, rows, until
+from kit import one, restored, rows, until
 from relaybox import AsyncMaintainer, AsyncOutbox, AsyncRelay, Event
 from relaybox.brokers.lines.sink import JsonLinesSink
 from relaybox.drivers import open_sync
@@ -33,18 +30,6 @@ def elsewhere() -> Iterator[PostgresServer]:
     require("postgres-system", durable=False)  # skips, or fails under CI, where there is none
     with PostgresServer.from_system(durable=False) as server:
         yield server
-
-
-def restored(url: str, server: PostgresServer) -> str:
-    """Through pg_dump and psql, as one would."""
-    dump, psql = shutil.which("pg_dump"), shutil.which("psql")
-    if dump is None or psql is None:
-        missing = "pg_dump and psql are not installed; they come with the postgresql-client package"
-        pytest.fail(missing) if os.environ.get("CI") == "true" else pytest.skip(missing)
-    text = subprocess.run([dump, "--no-owner", url], capture_output=True, check=True).stdout
-    target = server.create_database()
-    subprocess.run([psql, "-q", "-v", "ON_ERROR_STOP=1", target], input=text, capture_output=True, check=True)
-    return target
 
 
 @pytest.mark.parametrize("tracking", ["offset", "bitmap"])

@@ -135,7 +135,7 @@ async def test_delayed_events_wait_for_their_time(url: str, probe: Probe) -> Non
         await write(box, happened(2, deliver_at=soon), happened(3))
         await probe.until(probe.wrote(2))
         assert datetime.now(UTC) >= soon
-    assert [seen.event.payload["n"] for seen in probe.seen] == [3, 2]
+    assert {seen.event.payload["n"] for seen in probe.seen} == {2, 3}  # a slow machine writes the third when 2 is due
     assert waiting(url) == 1
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import psycopg
 import pytest
 
-from relaybox import Feed, Maintainer, Outbox, StartFrom, Topic
+from relaybox import Feed, Maintainer, Outbox, Relay, StartFrom, Topic
 from relaybox.errors import FeedError, StoreError
 
 from .kit import Estate
@@ -13,7 +15,7 @@ from .kit import Estate
 TABLE = "CREATE TABLE priced (id integer PRIMARY KEY); INSERT INTO priced SELECT * FROM generate_series(1, 5)"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def fed(estate: Estate) -> Estate:
     with Outbox(estate.url) as box, psycopg.connect(estate.url, autocommit=True) as owner:
         box.topics.configure(Topic.pub_sub("priced"))
@@ -25,6 +27,17 @@ def fed(estate: Estate) -> Estate:
         box.topics.group("priced", "loader", start=StartFrom.earliest()).create()
         box.feeds.refresh(None, "priced")
     return estate
+
+
+@pytest.mark.parametrize("as_rows", [True, False])
+def test_a_relay(fed: Estate, tmp_path: Path, as_rows: bool) -> None:
+    """Of a delta whose rows are in chunks."""
+    file = tmp_path / "sent.jsonl"
+    with Outbox(fed.at("relay")) as box:
+        group = box.topics.group("priced", f"broker{as_rows}", start=StartFrom.earliest())
+        counts = Relay(group, f"jsonl://{file}", to="x", feed="priced", rows=as_rows).once()
+    assert (counts.done, counts.failed, counts.dead) == (1, 0, 0)
+    assert len(file.read_text().splitlines()) == (5 if as_rows else 1)
 
 
 def test_rows_that_are_handed_to_a_job(fed: Estate) -> None:

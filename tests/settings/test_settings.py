@@ -129,7 +129,7 @@ async def test_what_is_made_without_settings_has_those_of_the_environment(
     monkeypatch.setenv("RELAYBOX_DELIVERY_WORKERS", "7")
     assert make().settings.delivery.workers == 7, "nothing is kept from before"
     monkeypatch.setenv("RELAYBOX_WORKERS", "7")
-    with pytest.raises(ConfigError, match="do you mean RELAYBOX_DELIVERY_WORKERS"):
+    with pytest.raises(ConfigError, match="did you mean RELAYBOX_DELIVERY_WORKERS"):
         make()
 
 
@@ -247,10 +247,10 @@ def test_an_empty_word_means_none() -> None:
 @pytest.mark.parametrize(
     ("path", "hint"),
     [
-        ("delivery.worker", "do you mean delivery.workers?"),
-        ("workers", "do you mean delivery.workers?"),
-        ("max_attempts", "do you mean delivery.retry.attempts?"),
-        ("relay.attempts", "do you mean relay.retry.attempts?"),
+        ("delivery.worker", "did you mean delivery.workers?"),
+        ("workers", "did you mean delivery.workers?"),
+        ("max_attempts", "did you mean delivery.retry.attempts?"),
+        ("relay.attempts", "did you mean relay.retry.attempts?"),
         ("colour", "a setting is a section and a name, such as admin.actor"),
     ],
 )
@@ -318,7 +318,9 @@ def test_a_relay_delivers_by_its_own_section() -> None:
 
 
 def test_a_section_that_is_mistyped_is_refused_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"unknown setting 'delivry' \(file relaybox.toml\); do you mean delivery\?$"):
+    with pytest.raises(
+        ConfigError, match=r"unknown setting 'delivry' \(file relaybox.toml\); did you mean delivery\?$"
+    ):
         Settings.load(file(tmp_path, "[relaybox.delivry]\npoll = '1s'"), environment={})
 
 

@@ -9,13 +9,13 @@ import pytest
 from kit import wait_until
 from kit.databases import make_postgres
 from kit.hostile import Parsed, plant
-from relaybox import ALL, Event, Feed, Guard, Inbox, Outbox, Reject, Topic
+from relaybox import ALL, Event, Feed, Guard, Inbox, Outbox, Reject, Replica, Topic
 from relaybox.op import Query
 from relaybox.store.feeds import open_feed_store
 from relaybox.store.grants.ops import asked
 from relaybox.store.guard import open_guard_schema
 from relaybox.store.names import Tables
-from relaybox.store.queries import fill
+from relaybox.store.queries import fill, texts
 from relaybox.store.schema import Schema
 from relaybox.store.topics.cleanup import SAME
 from relaybox.store.topics.store import TopicStore
@@ -50,6 +50,7 @@ def hostile() -> str:
     with Guard.sql(url, consumer="billing") as guard:
         guard.migrate()
     with psycopg.connect(url) as owner:
+        owner.execute("CREATE TABLE sold (customer varchar(9) PRIMARY KEY, amount numeric NOT NULL, told jsonb)")
         owner.execute(
             "CREATE TABLE theirs (event_id text PRIMARY KEY, event_type varchar(40), aggregate_id varchar(40),"
             " source varchar(40), payload json, headers json, error varchar(100), processed_at timestamptz,"
@@ -77,6 +78,23 @@ def of_logs(store: TopicStore, topic_id: int, tracking: str) -> list[Query]:
     return [Query(name, text, "rows") for name, text in texts.items() if suits(name, tracking)]
 
 
+def of_replicas(url: str) -> list[Query]:
+    """Of a feed that another database reads, and of the table there that follows it; both are in this one."""
+    with Outbox(url) as box:
+        box.feeds.create(Feed("sales", "SELECT customer, amount, told FROM sold", key="customer", mode="full"))
+        with Replica(url, "sold_copy", feed="sales", source=box) as replica:
+            replica.migrate()
+            replica.verify()
+            kept, reading = replica.kept, replica._reading
+            assert reading is not None
+            place = box._db.run(reading.place())
+            names = texts("feeds/reading", "postgres").queries
+            slots = {**reading._log(place), "line": "row_to_json(m.*)", "relation": place.relation, "most": "1"}
+            asked = [reading._asked(name, **slots) for name in names]
+            asked += [kept._asked(name) for name in ("kept.columns", "kept.unique")]
+            return [*asked, *kept.sql.values(), *replica.store.sql.values()]
+
+
 def suits(name: str, tracking: str) -> bool:
     """What names marks is for one of two kinds of marks."""
     wide = name.endswith(("_wide", "_acks"))
@@ -91,6 +109,7 @@ def test_no_statement_calls_what_a_stranger_has_made(hostile: str) -> None:
     schemas: list[Schema] = [box.store, inbox.store, theirs.store, guard, box.topic_store, feeds]
     queries = [query for schema in schemas for query in schema.sql.values()]
     queries += [asked("postgres", f"grants.{name}", table="x") for name in ("home", "held", "open", "schemas")]
+    queries += of_replicas(hostile)
     for info in box.topics.list():
         queries += of_logs(box.topic_store, info.id, info.topic.tracking)
     called: dict[str, set[str]] = {}

@@ -179,6 +179,16 @@ def test_one_job_per_group(world: World) -> None:
     assert all(world.required(seq) == {"a", "late"} for seq in seqs)
 
 
+def test_it_says_how_far_it_has_come(world: World) -> None:
+    world.join("a")
+    world.write(30)
+    group = world.join("late", "earliest")
+    told: list[Progress] = []
+    play(Job(world.context, world.topic, group, QUICK, told.append).run(), world.db)
+    assert [(at.done, at.total) for at in told[:3]] == [(10, 30), (20, 30), (30, 30)]
+    assert told[0].what.startswith("backfill in progress")
+
+
 def test_a_failure_is_kept_and_can_be_resumed(world: World) -> None:
     world.join("a")
     world.write(30)

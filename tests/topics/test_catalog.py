@@ -16,7 +16,8 @@ from relaybox.topic import Topic
 
 from .writing import connected, fresh_url, in_topic, known, leave_for_good, migrated, relation, subscribe
 
-TOPICS = ["topics", "feeds", "capture", "define", "refresh"]  # and what stands on them
+FEEDS = ["feeds", "capture", "define", "refresh", "snapshot", "schedule", "hand_off", "latest"]
+TOPICS = ["topics", *FEEDS]  # and what stands on them
 EVERY = (
     Topic.queue("rows"),
     Topic.queue("queue", tracking="offset"),

@@ -28,6 +28,7 @@ from relaybox import (
 )
 from relaybox.errors import Erased
 from relaybox.relay.inbox_sink import InboxSink
+from relaybox.types import Progress
 
 from .kit import MASTER, SECRET, Home, told
 
@@ -68,7 +69,10 @@ def test_an_erased_subject_is_nowhere_and_others_are_as_before(home: Home) -> No
             planned = erase(vault, "meier", dry_run=True)
             assert (planned.keys, planned.copies) == (1, {"outbox": 2, "inbox/orders": 1})
             assert box.dead.count() == 2
-            done = erase(vault, "meier", reason="asked us to", actor="ann")
+            came: list[Progress] = []
+            done = erase(vault, "meier", reason="asked us to", actor="ann", progress=came.append)
+            assert {(at.done, at.what) for at in came} >= {(2, "erase outbox"), (3, "erase inbox/orders")}
+            assert [at.done for at in came] == sorted(at.done for at in came)
             assert (done.keys, done.copies) == (1, {"outbox": 2, "inbox/orders": 1})
             assert "brokers" in done.remains[0]
 

@@ -1,4 +1,9 @@
+from django.contrib import admin
 from django.urls import path
 from shop import views
 
-urlpatterns = [path("orders/", views.place_order)]
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("orders/", views.place_order),
+    path("payments/", views.receive_payment),
+]

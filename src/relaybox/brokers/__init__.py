@@ -13,6 +13,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from ..errors import ConfigError
+from ..words import did_you_mean
 from .spi import Sink, Source
 
 # Scheme of the URL: module and class.
@@ -55,7 +56,8 @@ def _named(kind: str, ours: Mapping[str, str], url: str) -> Any:
     added = entry_points(group=f"relaybox.{kind}s")
     if scheme not in ours and scheme not in added.names:
         known = ", ".join([*ours, *sorted(added.names)])
-        raise ConfigError(f"unknown kind of {kind} {scheme!r}; expected a URL that begins with {known}")
+        hint = did_you_mean(scheme, [*ours, *added.names])
+        raise ConfigError(f"unknown kind of {kind} {scheme!r}{hint or ';'} expected a URL that begins with {known}")
     try:
         urlsplit(url)
     except ValueError:

@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from ..durations import Duration, DurationField, parse_duration
 from ..errors import ConfigError
+from ..words import did_you_mean
 
 Reader: TypeAlias = Callable[[str, str], Any]  # of an option's name and text
 
@@ -52,7 +53,8 @@ def typed(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
 def read(whose: str, known: Mapping[str, Reader], options: Mapping[str, Any]) -> dict[str, Any]:
     """Text is read, and so is a number that should be a duration, to be refused. What is not known is refused too."""
     if unknown := sorted(options.keys() - known.keys()):
-        raise ConfigError(f"unknown option {unknown[0]!r} of {whose}; known: {', '.join(sorted(known))}")
+        hint = did_you_mean(unknown[0], known)
+        raise ConfigError(f"unknown option {unknown[0]!r} of {whose}{hint or ';'} known: {', '.join(sorted(known))}")
     values = {}
     for name, value in options.items():
         seconds = known[name] is _duration and isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None, program: str | None = None) -> None:
+    """`arguments`: instead of those of the process. `program`: how it was called."""
     try:
         from .app import app
     except ModuleNotFoundError as error:
@@ -13,4 +15,4 @@ def main() -> None:
             raise
         sys.stderr.write(f"error: the command line needs the package {error.name!r}: pip install 'relaybox[cli]'\n")
         sys.exit(1)
-    app()
+    app(None if arguments is None else list(arguments), prog_name=program)

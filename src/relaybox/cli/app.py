@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -20,12 +21,12 @@ from typer.models import OptionInfo
 from .. import __version__
 from ..errors import RelayboxError
 from ..redaction import scrub
+from ..words import did_you_mean
 from . import (
     audit,
     bench,
     cdc,
     contracts,
-    demo,
     doctor,
     erase,
     events,
@@ -46,18 +47,28 @@ from . import (
 )
 from . import config as effective
 from .connect import Target, resolve, warn_of_argument
-from .output import fail
+from .demo.play import demo
+from .output import fail, visible
 
-WORDS = {"str": "TEXT", "int": "N", "Path": "FILE"}
+_exceptions: Any = import_module(typer.BadParameter.__module__)  # click's, of which some releases of typer have a copy
+NoSuchOption, UsageError = _exceptions.NoSuchOption, _exceptions.UsageError
+WORDS = {"str": "TEXT", "int": "N", "float": "N", "Path": "FILE"}
 NO_DATABASE = ("demo", "config", "run")  # the last: its programs know theirs
 _GLOBAL = ("--url", "--table", "--schema", "--config")
+
+
+def _unknown_option(name: str, known: list[str]) -> str:
+    return f"No such option: {visible(name)}{did_you_mean(name, known)}"
 
 
 class Relaybox(TyperGroup):
     """Takes the global options in any place, and turns our errors into one line and exit code 1."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _globals_first(args))
+        try:
+            return super().parse_args(ctx, _globals_first(args))
+        except NoSuchOption as error:
+            raise UsageError(_unknown_option(error.option_name, [*_GLOBAL, "--version", "--help"]), ctx) from None
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -91,7 +102,6 @@ app = typer.Typer(
     help="Transactional messaging on the database you already have.",
     epilog="--url, --table, --schema and --config may stand before or after the command.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,  # its tracebacks print local variables, a password among them
     rich_markup_mode=None,
 )
@@ -122,7 +132,7 @@ def root(
     context.obj = resolve({"url": url, "table": table, "schema": schema}, config, os.environ)
 
 
-app.command("demo")(demo.demo)
+app.command("demo")(demo)
 app.command("migrate")(migrate.migrate)
 app.command("run")(run.run)
 app.command("relay")(relay.relay)
@@ -150,13 +160,20 @@ app.command("bench")(bench.bench)
 
 
 class Command(TyperCommand):
-    """In its help an argument is `TOPIC`, not `TOPIC <str>`."""
+    """In its help an argument is `TOPIC`, not `TOPIC <str>`; and an option that nobody knows may be one of the root."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         for one in self.params:
             if isinstance(one, TyperArgument):
                 vars(one)["display_type"] = lambda ctx: ""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except NoSuchOption as error:
+            known = [name for one in self.get_params(ctx) for name in one.opts if name.startswith("--")]
+            raise UsageError(_unknown_option(error.option_name, [*known, *_GLOBAL]), ctx) from None
 
 
 def _name_values(command: Callable[..., Any]) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from ..codec import JSON_CODEC, Codec
 from ..drivers import Database, open_sync, parse
-from ..errors import ConfigError
+from ..errors import ConfigError, NotFound, SchemaMissing
 from ..inbox.inbox import Inbox
 from ..outbox import Outbox
 from ..redaction import holds_password
@@ -22,6 +22,7 @@ from ..store.names import Tables
 from ..vault import Keyring, Vault
 from ..vault.keyring import VARIABLE
 from ..vault.vault import TABLE, SubjectOf
+from ..words import did_you_mean
 from .named import load_object
 from .output import warn
 
@@ -63,6 +64,10 @@ class Target:
     def database(self, *, may_create: bool = False, maker: str = "relaybox migrate") -> Database:
         url = self.needed_url
         if not may_create and (missing := missing_file(url)) is not None:
+            if not missing.parent.is_dir():
+                raise ConfigError(
+                    f"there is no folder {str(missing.parent)!r} for the SQLite database {str(missing)!r}"
+                )
             raise ConfigError(f"there is no SQLite database {str(missing)!r}; `{maker}` makes it")
         return open_sync(url)
 
@@ -80,7 +85,12 @@ class Target:
                 codec=self._codec(closing),
             )
             closing.callback(box.close)
-            yield box
+            try:
+                yield box
+            except NotFound as error:
+                if error.kind != "feed" or not (hint := did_you_mean(error.name, [f.name for f in box.feeds.list()])):
+                    raise
+                raise NotFound("feed", error.name, f"there is no feed {error.name!r}{hint}") from None
 
     @contextmanager
     def inbox(self, name: str, *, may_create: bool = False) -> Iterator[Inbox]:
@@ -88,7 +98,12 @@ class Target:
         self.database(may_create=may_create, maker="relaybox inbox create").close()
         with ExitStack() as closing:
             url, schema, codec = self.needed_url, self.schema.value, self._codec(closing)
-            yield closing.enter_context(Inbox(url, name, schema=schema, settings=settings, codec=codec))
+            try:
+                yield closing.enter_context(Inbox(url, name, schema=schema, settings=settings, codec=codec))
+            except SchemaMissing as error:
+                if not (hint := did_you_mean(name, [each.name for each in Inbox.list(url)])):
+                    raise
+                raise SchemaMissing(f"there is no inbox {name!r}{hint}") from error
 
     def _codec(self, closing: ExitStack) -> Codec:
         """With a keyring, payloads that a vault has encrypted can be read."""

@@ -49,7 +49,8 @@ def doctor(
     with target.outbox() as box, closing(target.database()) as database:
         found: list[Finding] = []
         if role not in BLIND:
-            found += [Finding(f.level, f.check, scrub(f.text, url), f.fix) for f in examine(database, box.store)]
+            look = examine(database, box.store, feeds=box.settings.feeds)
+            found += [Finding(f.level, f.check, scrub(f.text, url), f.fix) for f in look]
             found += secured(target, database)
             found += _data_keys(target, database)
         if role is not None:

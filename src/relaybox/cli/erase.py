@@ -13,7 +13,7 @@ from ..maintenance import erase as erase_subject
 from ..redaction import masked
 from . import options as o
 from .connect import target_of
-from .output import confirm, emit, say
+from .output import confirm, emit, moving, say
 
 
 @o.with_audit
@@ -38,7 +38,8 @@ def erase(
                     f"Destroy {found.keys} data key(s) of {subject!r} in {masked(target.needed_url)}, and give up "
                     f"{copies} event(s)? Nobody can read what they encrypted any more."
                 )
-            found = erase_subject(vault, subject, table=table, schema=schema, **audit)
+            with moving("erase", copies) as tell:
+                found = erase_subject(vault, subject, table=table, schema=schema, progress=tell, **audit)
     if json:
         emit({**asdict(found), "dry_run": dry_run}, schema="erase/1")
     else:

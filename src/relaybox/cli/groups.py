@@ -16,7 +16,7 @@ from ..topics.group import Group
 from ..topics.start import StartFrom
 from . import options as o
 from .connect import target_of
-from .output import age, confirm, console, emit, emit_list, fail, say, table
+from .output import age, confirm, console, emit, emit_list, fail, moving, say, table
 
 app = typer.Typer(
     help="Groups of topics: list, show, create, lag, pause, resume, seek, cancel, backfill.", no_args_is_help=True
@@ -222,5 +222,6 @@ def backfill(
             stopped = found.cancel_backfill()
             emit({"cancelled": stopped}) if json else say("cancelled" if stopped else "none was under way")
             return
-        done = found.backfill(pace=pace)
+        with moving("backfill") as tell:
+            done = found.backfill(pace=pace, progress=tell)
     emit(asdict(done)) if json else say(f"{done.what}: {done.done:,} of {done.total:,}")

@@ -26,7 +26,7 @@ from ..store.inbox.order import Order, Priority
 from ..values import Limits
 from . import options as o
 from .connect import target_of
-from .output import age, answer, confirm, console, emit, say, table
+from .output import about, age, answer, confirm, console, emit, moving, say, table
 from .run import leave
 
 app = typer.Typer(help="Inboxes: make, configure, look at and purge them.", no_args_is_help=True)
@@ -205,10 +205,12 @@ def purge(
     touched."""
     url = masked(target_of(context).needed_url)
     with opened(context, inbox) as box:
-        if not dry_run and not yes:
-            count = box.purge(**ages, dry_run=True)
-            confirm(f"Delete {count} messages and what ids are too old from inbox {inbox} in {url}?")
-        count = box.purge(**ages, dry_run=dry_run, **audit)
+        count = box.purge(**ages, dry_run=True)
+        if not dry_run:
+            if not yes:
+                confirm(f"Delete {count} messages and what ids are too old from inbox {inbox} in {url}?")
+            with moving("purge", count) as tell:
+                count = box.purge(**ages, progress=tell, **audit)
     text = f"{count} message(s) {'would be ' if dry_run else ''}purged"
     answer(json, {"purged": count, "dry_run": dry_run}, text, schema="inbox.purge/1")
 
@@ -225,7 +227,7 @@ def list_(context: typer.Context, json: o.Json = False) -> None:
     if json:
         emit({"inboxes": found}, schema="inbox.list/1")
         return
-    rows = [(i.name, i.schema, i.table, i.pending, i.dead, i.processors) for i in found]
+    rows = [(i.name, i.schema, i.table, about(i.pending), about(i.dead), i.processors) for i in found]
     names = ("inbox", "schema", "adopted table", "pending", "dead", "processors")
     console().print(table(None, names, rows)) if found else say("no inboxes")
 
@@ -258,8 +260,8 @@ def show(
         rows = [
             ("health", health.level),
             *(("because", reason) for reason in health.reasons),
-            ("pending", status.pending),
-            ("dead letters", status.dead),
+            ("pending", about(status.pending)),
+            ("dead letters", about(status.dead)),
             ("oldest waits", age(status.oldest)),
             ("per second", f"{status.throughput:,.1f}"),
             ("received to processed", status.average and age(status.average)),

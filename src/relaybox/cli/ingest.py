@@ -21,16 +21,14 @@ from ..vault import Vault
 from ..vault.keyring import VARIABLE
 from ..vault.vault import SubjectOf
 from .connect import Target, keyring_of, target_of, warn_of_argument
+from .logs import LogFormat, LogLevel, log_to_stderr
 from .named import load_object
 from .options import with_options
 from .output import answer
 from .run import (
-    JsonLogs,
     ListenAddress,
-    LogLevel,
     Timeout,
     leave,
-    log_to_stderr,
     metrics_of,
     pairs,
     seconds_of,
@@ -87,13 +85,13 @@ def ingest(
     timeout: Timeout = None,
     json: Annotated[bool, typer.Option("--json", help="with --once: print JSON")] = False,
     log_level: LogLevel = "info",
-    json_logs: JsonLogs = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Store a broker's messages in an inbox, each once, and acknowledge what is stored."""
     if json and not once:
         raise typer.BadParameter("--json goes with --once")
     longest = seconds_of(timeout, once=once)
-    log_to_stderr(log_level, json_logs, ours=True)
+    log_to_stderr(log_level, log_format, ours=True)
     target = target_of(context)
     target.database(may_create=migrate, maker="relaybox inbox create").close()  # checks, no connection
     warn_of_argument("--from", source, "RELAYBOX_SOURCE")

@@ -14,9 +14,11 @@ from ..facts import Observer
 from ..maintenance import ALL_JOBS, Maintainer, Report, survey
 from ..settings import Settings, TopicSettings
 from ..store.topics import open_topic_store
+from ..words import did_you_mean
 from .connect import Target, target_of
+from .logs import LogFormat, LogLevel, log_to_stderr
 from .output import age, console, emit, say, table
-from .run import JsonLogs, ListenAddress, LogLevel, log_to_stderr, metrics_of, serve
+from .run import ListenAddress, metrics_of, serve
 
 PRESETS = {
     "default": TopicSettings,
@@ -36,14 +38,15 @@ def maintain(
     listen: ListenAddress = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON; with --once")] = False,
     log_level: LogLevel = "info",
-    json_logs: JsonLogs = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Keep topics in order: ticks, partitions, cleanup, dead groups, alerts. Any number may run; one of them works."""
     if json and not (once or look):
         raise typer.BadParameter("--json goes with --once or --survey")
     if preset not in PRESETS:
-        raise typer.BadParameter(f"expected --preset to be one of {', '.join(PRESETS)}, got {preset!r}")
-    log_to_stderr(log_level, json_logs)
+        hint = did_you_mean(preset, PRESETS)
+        raise typer.BadParameter(f"expected --preset to be one of {', '.join(PRESETS)}, got {preset!r}{hint}")
+    log_to_stderr(log_level, log_format)
     target = target_of(context)
     settings = Settings.load(target.config, base=Settings(topics=PRESETS[preset]()))
     if look:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..service import AsyncService, Service
+from ..words import did_you_mean
 
 
 def load_object(reference: str) -> Any:
@@ -29,6 +30,7 @@ def load_object(reference: str) -> Any:
             inside = getattr(found, "__dict__", {}).items()
             names = ", ".join(n for n, value in inside if isinstance(value, Service | AsyncService))
             hint = f"; it has {names}" if names else ""
+            hint = did_you_mean(name, [each for each, _ in inside], hint)
             raise ConfigError(f"{module_name} has no {path!r}{hint}")
         found = getattr(found, name)
     return found

@@ -13,7 +13,7 @@ from ..audit import Audit
 from ..durations import parse_duration
 from ..errors import ConfigError
 from ..values import Progress, Where
-from .output import confirm, progress
+from .output import confirm, moving
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="the topic's name")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
@@ -110,10 +110,5 @@ def changed(question: str, change: Callable[[bool, Callable[[Progress], object] 
         confirm(question.format(total))
     if not total:
         return 0
-    with progress(total=True) as bar:
-        task = bar.add_task("", total=total)
-
-        def tell(at: Progress) -> None:
-            bar.update(task, description=at.what, completed=at.done)
-
+    with moving("", total) as tell:
         return change(False, tell)

@@ -7,9 +7,11 @@ its control characters are spelled out, so that it cannot play with the terminal
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
@@ -21,7 +23,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..printable import escaped
+from ..values import Progress as HowFar
+from .logs import in_json, json_line
 
+EXACT = 10_000  # where counting more would be slow, stores estimate
 PIPE_WIDTH = 200  # when nobody sets a width, wide enough that ids and names are not cut
 
 
@@ -63,7 +68,10 @@ def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[obj
 
 
 def say(text: str) -> None:
-    """One line for people."""
+    """One line for people, unless this process speaks JSON."""
+    if in_json():
+        sys.stdout.write(json_line(text))
+        return
     console().print(plain(text), soft_wrap=True)
 
 
@@ -101,6 +109,11 @@ def encode(value: object) -> Any:
     raise TypeError(f"cannot print a {type(value).__name__}")
 
 
+def about(count: int) -> str:
+    """A count that is an estimate where there is much to count."""
+    return f"~{count:,}" if count > EXACT else f"{count:,}"
+
+
 def age(value: timedelta) -> str:
     seconds = value.total_seconds()
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
@@ -111,12 +124,15 @@ def age(value: timedelta) -> str:
 
 def fail(text: str) -> None:
     """The one line an error gets."""
-    one_line = visible(" ".join(text.split()))
-    sys.stderr.write(f"error: {one_line}\n")
+    _told("error", logging.ERROR, " ".join(text.split()))
 
 
 def warn(text: str) -> None:
-    sys.stderr.write(f"warning: {visible(text)}\n")
+    _told("warning", logging.WARNING, text)
+
+
+def _told(word: str, level: int, text: str) -> None:
+    sys.stderr.write(json_line(text, level) if in_json() else f"{word}: {visible(text)}\n")
 
 
 def confirm(question: str) -> None:
@@ -132,8 +148,17 @@ def confirm(question: str) -> None:
         raise typer.Exit(1)
 
 
+@contextmanager
+def moving(what: str, total: int | None = None) -> Iterator[Callable[[HowFar], None]]:
+    """A bar on stderr, if that is a terminal, which moves as a long job says how far it is."""
+    with progress(total=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda at: bar.update(task, description=at.what, completed=at.done, total=at.total or total)
+
+
 def progress(*, total: bool) -> Progress:
     count = MofNCompleteColumn() if total else TextColumn("{task.completed}")
     bar: list[Any] = [BarColumn()] if total else []
     columns = [SpinnerColumn(), TextColumn("{task.description}"), *bar, count, TimeElapsedColumn()]
-    return Progress(*columns, console=console(stderr=True), transient=True)
+    out = console(stderr=True)
+    return Progress(*columns, console=out, transient=True, disable=not out.is_terminal)  # else it ends with a line

@@ -17,19 +17,18 @@ from ..outbox import Outbox
 from ..redaction import scrub
 from ..relay import Preview, Relay
 from ..relay.config import RelayConfig, load
+from ..topics.group import Group
 from ..topics.start import StartFrom
 from .connect import target_of, warn_of_argument
 from .contracts import load_contracts
+from .logs import LogFormat, LogLevel, log_to_stderr
 from .options import with_options
-from .output import console, emit, say, table
+from .output import console, emit, first_line, say, table
 from .run import (
     DIED,
     WAITS,
-    JsonLogs,
     ListenAddress,
-    LogLevel,
     Timeout,
-    log_to_stderr,
     metrics_of,
     pairs,
     seconds_of,
@@ -104,7 +103,7 @@ def relay(
     limit: Annotated[int, typer.Option(help="with --dry-run: look at this many events", min=1)] = 20,
     json: Annotated[bool, typer.Option("--json", help="with --once or --dry-run: print JSON")] = False,
     log_level: LogLevel = "info",
-    json_logs: JsonLogs = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Send the events of the outbox to a broker. Any number of relays may run at once; each key keeps its order."""
     if once and dry_run:
@@ -117,7 +116,7 @@ def relay(
     if dry_run and reads:
         raise typer.BadParameter("--dry-run looks at the outbox; `relaybox groups lag` shows what waits for a group")
     longest = seconds_of(timeout, once=once)
-    log_to_stderr(log_level, json_logs, ours=True)
+    log_to_stderr(log_level, log_format, ours=True)
     target = target_of(context)
     warn_of_argument("--sink", sink, "RELAYBOX_SINK")
     given = {
@@ -164,7 +163,7 @@ def relay(
         except ConfigError as error:
             raise ConfigError(scrub(str(error), config.url)) from None
         if once:
-            _tell(relay, json=json)
+            _tell(relay, source, json=json)
 
 
 def _warn_about_ttl(config: RelayConfig) -> None:
@@ -175,15 +174,16 @@ def _warn_about_ttl(config: RelayConfig) -> None:
         log.warning("consumers remember an event for %s, and events are kept %s: a later replay repeats", ttl, shown)
 
 
-def _tell(relay: Relay, *, json: bool) -> None:
+def _tell(relay: Relay, source: Outbox | Group, *, json: bool) -> None:
     """What --once has done, and what it left."""
     status, failing, counts = relay.status(), relay.failing(), relay.counts
     left = status.due + status.delayed + status.claimed
+    why = next((each.error for each in source.events.list(state="open") if each.error), None) if failing else None
     if json:
         told = {"sent": counts.done, "died": counts.dead, "failed_attempts": counts.failed}
-        emit({**told, "left": left, "waiting_for_retry": failing})
+        emit({**told, "left": left, "waiting_for_retry": failing, "why": why})
     else:
-        waiting = f", {failing:,} of them wait for a retry" if failing else ""
+        waiting = f", {failing:,} of them wait for a retry{f': {first_line(why)}' if why else ''}" if failing else ""
         say(f"sent {counts.done:,}, died {counts.dead:,}, left {left:,}{waiting}")
     if counts.dead:
         raise typer.Exit(DIED)

@@ -13,16 +13,14 @@ from ..errors import ConfigError
 from ..facts import Observer
 from ..redaction import scrub
 from ..replica import Replica
-from ..settings import Settings
-from .connect import target_of, warn_of_argument
+from ..settings import Settings, read_file, table_of
+from .connect import Target, target_of, warn_of_argument
+from .logs import LogFormat, LogLevel, log_to_stderr
 from .output import answer, emit, say
 from .run import (
-    JsonLogs,
     ListenAddress,
-    LogLevel,
     Timeout,
     leave,
-    log_to_stderr,
     metrics_of,
     pairs,
     seconds_of,
@@ -52,18 +50,21 @@ def replica(
     listen: ListenAddress = None,
     json: Annotated[bool, typer.Option("--json", help="with --once or --status: print JSON")] = False,
     log_level: LogLevel = "info",
-    json_logs: JsonLogs = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Keep a table of another database as a feed is. Any number may run for a table; one of them works."""
     if json and not (once or status):
         raise typer.BadParameter("--json goes with --once or --status")
     longest = seconds_of(timeout, once=once)
-    log_to_stderr(log_level, json_logs, ours=True)
+    log_to_stderr(log_level, log_format, ours=True)
     target = target_of(context)
     warn_of_argument("--into", into, "RELAYBOX_REPLICA_INTO")
-    into = into or os.environ.get("RELAYBOX_REPLICA_INTO")
+    into = into or os.environ.get("RELAYBOX_REPLICA_INTO") or _said(target)
     if not into:
-        raise ConfigError("no database given for the table; set RELAYBOX_REPLICA_INTO, or use --into")
+        raise ConfigError(
+            "no database given for the table; set RELAYBOX_REPLICA_INTO, or use --into or `into` under "
+            "[relaybox.replica] of the --config file"
+        )
     settings = Settings.load(target.config, given=pairs(set_, "--set"))
     observers: list[Observer] = []
     metrics, _ = metrics_of(listen, observers)
@@ -85,6 +86,13 @@ def replica(
                 leave(health)
     except ConfigError as error:
         raise ConfigError(scrub(str(error), into)) from None
+
+
+def _said(target: Target) -> str | None:
+    found = None if target.config is None else table_of(read_file(target.config), "replica").get("into")
+    if found is not None and not isinstance(found, str):
+        raise ConfigError(f"expected into to be text, got {type(found).__name__}")
+    return found
 
 
 def _show(kept: Replica, *, json: bool) -> None:

@@ -4,14 +4,11 @@ command runs a service."""
 from __future__ import annotations
 
 import asyncio
-import inspect
-import json
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -21,23 +18,20 @@ from ..durations import parse_duration
 from ..errors import ConfigError, StoreError
 from ..facts import Observer
 from ..relay import Relay
-from ..service import AsyncService, Service, serving, signalled
+from ..service import AsyncService, Service, do, made, serving, signalled, started
 from ..tasks import cancelled
 from ..values import Health, Level
 from .connect import target_of
+from .logs import LogFormat, LogLevel, in_json, json_line, log_to_stderr
 from .named import load_object
 from .output import console, progress
 
 log = logging.getLogger("relaybox")
-Services = (Service, AsyncService)
 WAITS = 3  # exit code: something waits, or is degraded
 DIED = 4  # exit code: something died, or is critical
 SAY_EVERY = 60.0  # seconds between two lines about the work where nobody watches
-_LEVELS = ("debug", "info", "warning", "error")
 
 ListenAddress = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="serve /live, /ready and /metrics here")]
-LogLevel = Annotated[str, typer.Option(envvar="RELAYBOX_LOG_LEVEL", help="debug, info, warning or error")]
-JsonLogs = Annotated[bool, typer.Option("--json-logs", help="one JSON object per line [RELAYBOX_LOG_FORMAT=json]")]
 Timeout = Annotated[
     str | None, typer.Option(metavar="DURATION", help="with --once: stop after this long, and exit with 3")
 ]
@@ -58,13 +52,13 @@ def run(
     ] = False,
     timeout: Timeout = None,
     log_level: LogLevel = "info",
-    json_logs: JsonLogs = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Work until Ctrl-C or SIGTERM, finish what runs, sign off. A second signal exits at once.
 
     What was made without settings has those of the environment and of --config; `relaybox config` shows them.
     """
-    log_to_stderr(log_level, json_logs)
+    log_to_stderr(log_level, log_format)
     target = target_of(context)
     token = target.settings.listen.bearer()  # wrong ones are told before anything is imported
     if target.config is not None:
@@ -88,60 +82,17 @@ def seconds_of(timeout: str | None, *, once: bool) -> float | None:
     return parse_duration(timeout, "--timeout").total_seconds()
 
 
-# -- logs -------------------------------------------------------------------------------------------
-
-
-class JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line)
-
-
-def log_to_stderr(level: str, json_lines: bool = False, *, ours: bool = False) -> None:
-    """`ours`: below info only our own lines, because clients of brokers log whole requests there, payloads and keys."""
-    if level.lower() not in _LEVELS:
-        raise typer.BadParameter(f"expected --log-level to be one of {', '.join(_LEVELS)}, got {level!r}")
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    if json_lines or os.environ.get("RELAYBOX_LOG_FORMAT") == "json":
-        handler.setFormatter(JsonLines())
-    logging.basicConfig(level=level.upper(), handlers=[handler])
-    if ours and logging.getLogger().level < logging.INFO:
-        logging.getLogger().setLevel(logging.INFO)
-        log.setLevel(logging.DEBUG)
-
-
 # -- what to run ------------------------------------------------------------------------------------
 
 
 async def make(reference: str, found: Any) -> Service | AsyncService:
-    if callable(found) and not isinstance(found, Services):
-        if _required(found):
-            raise ConfigError(f"{reference} needs arguments; name a function without, or the service itself")
-        found = found()
-        if inspect.isawaitable(found):
-            found = await found
-    if not isinstance(found, Services):
+    found = await made(found, reference)
+    if not isinstance(found, (Service, AsyncService)):
         hint = "; name what its deliver() returns" if hasattr(found, "deliver") else ""
         raise ConfigError(
             f"expected {reference} to be a service, such as outbox.deliver(listeners), got {type(found).__name__}{hint}"
         )
     return found
-
-
-def _required(function: Any) -> bool:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
 
 
 # -- running ----------------------------------------------------------------------------------------
@@ -161,27 +112,21 @@ async def serve(
     that died makes it critical, and something that is still due degraded. `quiet`: the caller says what was done."""
     line = (lambda text: None) if quiet else _line
     stop, ended = asyncio.Event(), True
-    started: list[Service | AsyncService] = []
     with (
         serving(listen, lambda: _worst(services), metrics, token=token),
         signalled(asyncio.get_running_loop(), stop.set),
     ):
-        watching: asyncio.Task[None] | None = None
-        try:
-            for service in services:
-                await _do(service, "start")
-                started.append(service)
-                line(f"relaybox runs {service.name}")
+        async with started(services, lambda service: line(f"relaybox runs {service.name}")):
             watching = asyncio.create_task(_watch(services, once=once))
-            if once:
-                ended = await _drained(services, stop, timeout)
-            else:
-                await stop.wait()
-                line("relaybox stops: finishing what is under way")
-            health = _worst(services)
-        finally:
-            await cancelled(watching)
-            await asyncio.gather(*(_do(service, "stop") for service in started))
+            try:
+                if once:
+                    ended = await _drained(services, stop, timeout)
+                else:
+                    await stop.wait()
+                    line("relaybox stops: finishing what is under way")
+                health = _worst(services)
+            finally:
+                await cancelled(watching)
     for service in services:
         done = service.counts
         line(f"{service.name}: {done.done:,} done, {done.failed:,} failed attempts, {done.dead:,} dead")
@@ -203,7 +148,7 @@ async def _drained(services: Sequence[Service | AsyncService], stop: asyncio.Eve
     """False: the time was over, or a signal came."""
 
     async def drain() -> None:
-        await asyncio.gather(*(_do(service, "drain") for service in services))
+        await asyncio.gather(*(do(service, "drain") for service in services))
 
     stopped, draining = asyncio.create_task(stop.wait()), asyncio.create_task(drain())
     try:
@@ -216,17 +161,9 @@ async def _drained(services: Sequence[Service | AsyncService], stop: asyncio.Eve
         await cancelled(draining, stopped)
 
 
-async def _do(service: Service | AsyncService, verb: str) -> None:
-    """A synchronous service works in a thread of its own; it is started and stopped off this loop."""
-    if isinstance(service, Service):
-        await asyncio.to_thread(getattr(service, verb))
-    else:
-        await getattr(service, verb)()
-
-
 async def _watch(services: Sequence[Service | AsyncService], *, once: bool) -> None:
     """A line that refreshes itself in a terminal, otherwise one in the log now and then."""
-    bar = progress(total=False) if console(stderr=True).is_terminal else None
+    bar = progress(total=False) if console(stderr=True).is_terminal and not in_json() else None
     with bar or nullcontext():
         task = bar.add_task("", total=None) if bar else None
         while bar or not once:
@@ -289,5 +226,5 @@ def pairs(given: list[str] | None, name: str) -> dict[str, str]:
 
 def _line(text: str) -> None:
     with suppress(BrokenPipeError):
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(json_line(text) if in_json() else text + "\n")
         sys.stdout.flush()

@@ -15,6 +15,7 @@ from ..errors import AlreadyExists, ConfigError, NotFound
 from ..topic import Semantics, Topic, TopicOptions, Tracking
 from ..topics.info import TopicInfo
 from ..topics.topics import Completed
+from ..words import did_you_mean
 from . import options as o
 from .connect import target_of
 from .output import age, answer, confirm, console, emit, emit_list, progress, say, table
@@ -51,7 +52,8 @@ def show(context: typer.Context, name: o.TopicName, json: o.Json = False) -> Non
     with target_of(context).outbox() as box:
         row = box.topics.get(name)
         if row is None:
-            raise NotFound("topic", name, f"there is no topic {name!r}; see `relaybox topics list`")
+            hint = did_you_mean(name, [each.topic.name for each in box.topics.list()], "; see `relaybox topics list`")
+            raise NotFound("topic", name, f"there is no topic {name!r}{hint}")
         groups = box.topics.groups(name)
     if json:
         emit({**document(row), "groups": [asdict(group) for group in groups]})

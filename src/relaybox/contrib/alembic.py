@@ -24,18 +24,15 @@ from sqlalchemy.dialects.postgresql.base import ischema_names
 
 from ..drivers import wrap
 from ..drivers.rehearsal import Rehearsal
-from ..drivers.spi import DialectName
 from ..drivers.sqlalchemy import dialect_of
 from ..errors import ConfigError, NoTransaction
 from ..op import run
-from ..store.feeds import open_feed_store
-from ..store.guard import GuardTables, open_guard_schema
-from ..store.inbox import InboxTables, open_inbox_store
+from ..store.guard import GuardTables
+from ..store.inbox import InboxTables
 from ..store.names import Tables
-from ..store.outbox import open_store
-from ..store.schema import Schema
 from ..store.topics import open_topic_store
-from ..store.vault import VaultTables, open_vault_store
+from ..store.vault import VaultTables
+from .tables import ProductName, stores
 
 __all__ = ["include_object"]
 
@@ -111,9 +108,22 @@ def _names(connection: sa.Connection, schema: str | None) -> Iterator[str]:
                 feeds = sa.table(base, sa.column("relation", sa.Text), schema=schema)
                 kept = connection.scalars(sa.select(feeds.c.relation))
                 yield from (re.escape(name.rsplit(".", 1)[1].strip('"')) for name in kept)
+            elif product == "replica":
+                places = table.removesuffix("_migration")
+                yield re.escape(places)
+                yield re.escape(table)
+                replicas = connection.scalars(
+                    sa.select(sa.table(places, sa.column("kept", sa.Text), schema=schema).c.kept)
+                )
+                yield from (rf"{re.escape(_text(name))}(?:_replica)?" for name in replicas)
             elif product in _PRODUCTS:
                 named = _PRODUCTS[product](table.removesuffix("_migration")).substitutions("")
                 yield from {re.escape(text) for key, text in named.items() if key.endswith("_name")}
+
+
+def _text(name: str | bytes) -> str:
+    """MySQL keeps as bytes what must not be alike by its collation."""
+    return name if isinstance(name, str) else name.decode()
 
 
 def _topic_parts() -> Iterator[str]:
@@ -124,7 +134,7 @@ def _topic_parts() -> Iterator[str]:
 
 # -- op.relaybox_upgrade() --------------------------------------------------------------------------
 
-_written: WeakKeyDictionary[object, set[tuple[str, Tables]]] = WeakKeyDictionary()  # into a script, by the run
+_written: WeakKeyDictionary[object, set[tuple[ProductName, Tables]]] = WeakKeyDictionary()  # into a script, by the run
 
 
 @Operations.register_operation("relaybox_upgrade")
@@ -136,7 +146,7 @@ class RelayboxUpgrade(MigrateOperation):
     without these tables, and fails in one that has them.
     """
 
-    def __init__(self, tables: Mapping[str, Tables]) -> None:
+    def __init__(self, tables: Mapping[ProductName, Tables]) -> None:
         self.tables = tables
 
     @classmethod
@@ -150,7 +160,7 @@ class RelayboxUpgrade(MigrateOperation):
         vault: str | None = None,
         schema: str | None = None,
     ) -> None:
-        named = {"outbox": outbox, "inbox": inbox, "guard": guard, "vault": vault}
+        named: dict[ProductName, str | None] = {"outbox": outbox, "inbox": inbox, "guard": guard, "vault": vault}
         if not any(named.values()):
             named["outbox"] = "outbox_event"
         operations.invoke(cls({what: Tables(name, schema) for what, name in named.items() if name is not None}))
@@ -169,7 +179,7 @@ def _upgrade(operations: Operations, asked: RelayboxUpgrade) -> None:
     if handle.dialect == "sqlite" and not _begun(bind):
         bind.exec_driver_sql("BEGIN IMMEDIATE")  # sqlite3 itself begins before INSERT only: half of it could stay
     for what, tables in asked.tables.items():
-        for store in _stores(what, handle.dialect, tables):
+        for store in stores(what, handle.dialect, tables):
             run(store.migrate(), handle)
 
 
@@ -191,22 +201,7 @@ def _write(operations: Operations, asked: RelayboxUpgrade) -> None:
             title += ", for a database without its tables. Where it has some, run this migration without --sql"
         script.static_output(title)
         rehearsal = Rehearsal(None)
-        for store in _stores(what, dialect, tables):
+        for store in stores(what, dialect, tables):
             run(store.migrate_unseen(), rehearsal)
         for text in rehearsal.texts:
             script.static_output(f"{text};")
-
-
-def _stores(what: str, dialect: DialectName, tables: Tables) -> Iterator[Schema]:
-    match what:
-        case "outbox":
-            yield open_store(dialect, tables)
-            if dialect == "postgres":
-                yield open_topic_store(dialect, tables)
-                yield open_feed_store(dialect, tables)
-        case "inbox":
-            yield open_inbox_store(dialect, InboxTables(tables.event, tables.schema))
-        case "guard":
-            yield open_guard_schema(dialect, tables)
-        case "vault":
-            yield open_vault_store(dialect, tables)

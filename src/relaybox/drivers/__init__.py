@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
+from inspect import iscoroutine
 from typing import Any, cast
 
 from ..errors import ConfigError, MissingExtra
 from .pool import AsyncDatabase, Database
 from .spi import AsyncConnection, Connection, DialectName
-from .urls import Url, parse
+from .urls import DJANGO, Url, parse, resolved
 
-__all__ = ["AsyncDatabase", "Database", "open_async", "open_sync", "parse", "wrap"]
+__all__ = ["AsyncDatabase", "Database", "check_shared", "open_async", "open_sync", "parse", "resolved", "wrap"]
 
 # The client library's top-level package -> our module for it. Others register under the entry point
 # group "relaybox.drivers": a module with a function wrap(handle).
 _MODULES = {
     name: f"{__name__}.{name}"
-    for name in ("psycopg", "asyncpg", "sqlite3", "aiosqlite", "pymysql", "asyncmy", "sqlalchemy", "django")
+    for name in ("psycopg", "psycopg2", "asyncpg", "sqlite3", "aiosqlite", "pymysql", "asyncmy", "sqlalchemy", "django")
+} | {"MySQLdb": f"{__name__}.mysqldb", "mysql": f"{__name__}.mysql_connector"}
+_NAMES = [{"MySQLdb": "mysqlclient", "mysql": "MySQL Connector/Python"}.get(name, name) for name in _MODULES]
+# Of what gives connections: the package -> our module, with `borrow` and `aborrow` for connections of ours that are
+# made as its are, and, of a pool, `lend` and `alend` for its own.
+_TARGETS = {
+    name: f"{__name__}.{module}"
+    for name, module in (
+        ("sqlalchemy", "sqlalchemy"),
+        ("django", "django"),
+        ("psycopg_pool", "psycopg_pool"),
+        ("asyncpg", "asyncpg_pool"),
+    )
 }
 _wrappers: dict[type, Callable[[Any], Connection | AsyncConnection | None]] = {}
 
@@ -56,9 +69,11 @@ def _itself(handle: Any) -> Connection | AsyncConnection | None:
 
 
 def _not_a_handle(kind: type) -> str:
+    gives = any(hasattr(kind, name) for name in ("acquire", "getconn", "get_connection"))
+    hint = "take a connection from this pool, or " if gives else ""
     return (
-        f"cannot write through a {kind.__module__}.{kind.__qualname__}; pass a connection or session of "
-        f"{', '.join(_MODULES)}, or what transaction() gives"
+        f"cannot write through a {kind.__module__}.{kind.__qualname__}; {hint}pass a connection or session of "
+        f"{', '.join(_NAMES)}, or what transaction() gives"
     )
 
 
@@ -93,18 +108,45 @@ def _choose(url: Url, candidates: tuple[str, ...]) -> Any:
     raise missing
 
 
-def open_sync(target: Any, *, size: int = 4, timeout: float | None = None, pause: float | None = None) -> Database:
-    """A URL, or an object that gives connections: a SQLAlchemy engine, a Django alias.
+def open_sync(
+    target: Any, *, size: int = 4, timeout: float | None = None, pause: float | None = None, callers: bool = False
+) -> Database:
+    """A URL, an object that gives connections (a SQLAlchemy engine, a pool, a Django connection), or a function that
+    returns one. What Django calls a name is looked up whenever it is used: its tests have other databases.
 
     `timeout`: for services of ours. Seconds after which a database counts as away, and connections that are not shared
     with all else that uses the target. `pause`: seconds that a session may be idle in a transaction, if not `timeout`.
+    `callers`: for what callers do themselves. A pool lends its own connections for that, as many as it has.
     """
+    target = _found(target)
     if not isinstance(target, str):
-        return cast(Database, _borrowed(target, "borrow", size, timeout, pause))
+        verbs, options = ("lend", "borrow"), (size, timeout, pause)
+        return cast(Database, _borrowed(target, verbs if callers else verbs[1:], options))
+    if target.startswith(DJANGO):
+        return cast(Database, _module("django", "django").of_alias(target, timeout))
     url = parse(target)
     module = _choose(url, _SYNC[url.dialect])
     connect = partial(module.connect, url.bare, timeout=timeout, **_pause(url, pause))
     return Database(url.dialect, connect, size=url.pool_size(size), timeout=timeout, address=url.bare)
+
+
+def check_shared(target: Any) -> None:
+    """For services, which have connections of their own."""
+    if type(target).__module__.startswith("django."):
+        target = f"{DJANGO}//{target.alias}"
+    if not isinstance(target, str):
+        return
+    url = parse(target)
+    if target.startswith(DJANGO) and "mode=memory" in url.bare:
+        raise ConfigError(
+            "this test database is in memory, where a reader beside a writer fails; give it a file, "
+            '"TEST": {"NAME": BASE_DIR / "test.sqlite3"} in DATABASES, or deliver by deliver_pending()'
+        )
+    if url.in_memory:
+        raise ConfigError(
+            "an in-memory SQLite database belongs to one connection, so nobody else could write to it; "
+            "use a file such as sqlite:///outbox.db"
+        )
 
 
 def _pause(url: Url, pause: float | None) -> dict[str, float]:
@@ -113,32 +155,58 @@ def _pause(url: Url, pause: float | None) -> dict[str, float]:
 
 
 def open_async(
-    target: Any, *, size: int = 4, timeout: float | None = None, pause: float | None = None
+    target: Any, *, size: int = 4, timeout: float | None = None, pause: float | None = None, callers: bool = False
 ) -> AsyncDatabase:
+    target = _found(target)
     if not isinstance(target, str):
-        return cast(AsyncDatabase, _borrowed(target, "aborrow", size, timeout, pause))
+        verbs, options = ("alend", "aborrow"), (size, timeout, pause)
+        return cast(AsyncDatabase, _borrowed(target, verbs if callers else verbs[1:], options))
     url = parse(target)
     module = _choose(url, _ASYNC[url.dialect])
-    listen = getattr(module, "listen", None)
+    connect = partial(module.aconnect, timeout=timeout, **_pause(url, pause))
+    listening: Any = getattr(module, "listen", None)
+    place: Callable[[], str] = partial(resolved, target)
+
+    def listen(*heard: Any) -> Any:
+        return listening(parse(target).bare, *heard, timeout=timeout)
+
     return AsyncDatabase(
         url.dialect,
-        partial(module.aconnect, url.bare, timeout=timeout, **_pause(url, pause)),
+        lambda: connect(parse(target).bare),
         size=url.pool_size(size),
-        listen=partial(listen, url.bare, timeout=timeout) if listen else None,
+        listen=listen if listening else None,
         timeout=timeout,
         address=url.bare,
+        place=place if target.startswith(DJANGO) else None,
     )
 
 
-def _borrowed(target: Any, verb: str, *options: Any) -> Any:
+def _found(target: Any) -> Any:
+    """What a function that is given as target returns now."""
+    if not callable(target) or isinstance(target, type):
+        return target
+    found = target()
+    if found is None or iscoroutine(found):
+        kind = "None"
+        if iscoroutine(found):
+            found.close()  # it shall not complain that nobody awaits it
+            kind = "a coroutine"
+        name = getattr(target, "__qualname__", "function")
+        raise ConfigError(f"{name}(), given as target, returned {kind}; it must return a URL, an engine or a pool")
+    return found
+
+
+def _borrowed(target: Any, verbs: Sequence[str], options: Sequence[Any]) -> Any:
     for base in type(target).__mro__:
         package = base.__module__.partition(".")[0]
-        if package in _MODULES:
-            borrow = getattr(import_module(_MODULES[package]), verb, None)
-            database = borrow(target, *options) if borrow else None
+        if package in _TARGETS:
+            module = import_module(_TARGETS[package])
+            verb = next(name for name in verbs if hasattr(module, name))
+            database = getattr(module, verb)(target, *(options if verb.endswith("borrow") else ()))
             if database is not None:
                 return database
     raise ConfigError(
-        f"cannot open connections from a {type(target).__module__}.{type(target).__qualname__}; pass a URL "
-        "such as postgresql://host/db, sqlite:///file.db or mysql://host/db, or a SQLAlchemy engine"
+        f"cannot open connections from a {type(target).__module__}.{type(target).__qualname__}; pass a URL such as "
+        "postgresql://host/db, sqlite:///file.db or mysql://host/db, a SQLAlchemy engine, a pool of psycopg_pool or "
+        "asyncpg, or a function that returns one of these"
     )

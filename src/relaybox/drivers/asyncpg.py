@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary, ref
 
@@ -97,7 +97,7 @@ def _count(status: str) -> int:
 
 class AsyncpgConnection:
     dialect: DialectName = "postgres"
-    copy: ClassVar[bool] = True
+    copy: bool = True
     is_async: ClassVar[Literal[True]] = True
     silent = False
 
@@ -261,6 +261,11 @@ async def _connected(
         if guard is not None and guard.refused:
             raise clear_password("PostgreSQL") from None
         raise
+    return await looked_at(raw, options)
+
+
+async def looked_at(raw: Any, options: Mapping[str, int]) -> tuple[Any, bool]:
+    """A new connection, and whether it leads to a pooler."""
     try:
         sockets.set_keepalive(raw._transport.get_extra_info("socket"), options)
         await raw.execute("BEGIN")
@@ -270,6 +275,13 @@ async def _connected(
         raw.terminate()
         raise
     return raw, server_pid != raw.get_server_pid()
+
+
+async def ask_types(raw: Any) -> None:
+    """Whatever the session's search_path is, and it stays so."""
+    await raw.execute("BEGIN; SET LOCAL search_path = pg_catalog")
+    await raw.fetchval(_TYPES)
+    await raw.execute("COMMIT")
 
 
 def _tls(tls: Tls) -> dict[str, Any]:
@@ -282,9 +294,21 @@ async def listen(
     url: str, channel: str, ready: Callable[[], None], wake: Callable[[], None], *, timeout: float | None = None
 ) -> None:
     """LISTEN until cancelled or the connection breaks. Returns at once, without `ready`, behind a pooler."""
+    await hear(partial(_connected, url, "relaybox-listen", timeout), channel, ready, wake, timeout=timeout)
+
+
+async def hear(
+    connect: Callable[[], Awaitable[tuple[Any, bool]]],
+    channel: str,
+    ready: Callable[[], None],
+    wake: Callable[[], None],
+    *,
+    timeout: float | None = None,
+) -> None:
+    """`listen` on a connection that is made for it."""
     pulse = timeout or PULSE
     with translated:
-        raw, pooled = await _connected(url, "relaybox-listen", timeout)
+        raw, pooled = await connect()
         try:
             if pooled:
                 return

@@ -5,26 +5,39 @@ A statement runs through Django's cursor, so execute wrappers and `connection.qu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from datetime import datetime
-from functools import partial
+from difflib import get_close_matches
 from typing import Any, ClassVar, Literal
 from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo
 
-from django.db import Error, InterfaceError, OperationalError, connections
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, async_to_sync, sync_to_async
+from django.core.exceptions import ImproperlyConfigured
+from django.db import (
+    DEFAULT_DB_ALIAS,
+    Error,
+    InterfaceError,
+    OperationalError,
+    connections,
+    transaction,
+)
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.db.transaction import TransactionManagementError
 from django.utils.connection import ConnectionProxy
 
+from ..around import frameworks
 from ..errors import ConfigError, StoreError, UnsupportedByEngine
-from ..op import Copy, Result, Statement
+from ..op import Copy, Op, Result, Statement, T
 from .pool import AsyncDatabase, Database
-from .spi import Callback, DialectName
+from .spi import Callback, Connection, DialectName
 from .toolkits import BEGIN, abort, translate_cause
+from .urls import DJANGO
 
+THREADS = 1_000_000  # each brings its connection along, so there is nothing to wait for
 _DIALECTS: dict[str, DialectName] = {"postgresql": "postgres", "sqlite": "sqlite", "mysql": "mysql"}
 
 
@@ -116,11 +129,63 @@ def wrap(handle: Any) -> DjangoHandle | None:
     return None if wrapper is None else DjangoHandle(wrapper)
 
 
-# -- connections of our own ------------------------------------------------------------------------------
+# -- Django's connection of the calling thread, for ops of ours ---------------------------------------------
 
 
-class OwnDjangoConnection(DjangoHandle):
-    """Made from the same settings and unknown to Django's request cycle, which would close it."""
+class ThreadsConnection(DjangoHandle):
+    """Begins and commits as `atomic()` does: inside the block of a TestCase by savepoints."""
+
+    def __init__(self, raw: Any) -> None:
+        super().__init__(raw)
+        self.silent = True
+        self.opened = raw.connection is None  # for us: we end it as the end of a request would
+        self._atomic: Any = None
+
+    def in_transaction(self) -> bool:
+        return self._atomic is not None
+
+    def after_commit(self, callback: Callback) -> bool:
+        return False
+
+    def begin(self) -> None:
+        atomic, outermost = transaction.atomic(using=self.raw.alias), not self.raw.in_atomic_block
+        with translated():
+            atomic.__enter__()
+            self._atomic = atomic
+            if outermost and self.dialect == "sqlite":
+                self._lock()
+
+    def _lock(self) -> None:
+        """Django begins without a lock, and who reads first cannot always have one later."""
+        try:
+            with self.raw.cursor() as cursor:
+                for word in ("ROLLBACK", *BEGIN["sqlite"]):
+                    cursor.execute(word)
+        except Error:
+            self.rollback()
+            raise
+
+    def commit(self) -> None:
+        self._leave(None)
+
+    def rollback(self) -> None:
+        self._leave(StoreError("rolled back"))
+
+    def _leave(self, error: StoreError | None) -> None:
+        atomic, self._atomic = self._atomic, None
+        with translated():
+            atomic.__exit__(error and type(error), error, None)
+
+    def close(self) -> None:
+        with translated():
+            self.raw.close()
+
+    def broken(self) -> bool:
+        return False  # Django looks after it
+
+
+class OwnConnection(DjangoHandle):
+    """Beside one that is in a transaction of the caller's, for what must not wait for that."""
 
     def __init__(self, raw: Any) -> None:
         super().__init__(raw)
@@ -154,60 +219,89 @@ class OwnDjangoConnection(DjangoHandle):
         with translated():
             self.raw.close()
 
-    def broken(self) -> bool:
-        """Asks the server only after an error: a question per use would cost a round trip each."""
-        if self.raw.connection is None:
-            return True
-        if self.raw.errors_occurred:
-            self.raw.errors_occurred = not self.raw.is_usable()
-        return bool(self.raw.errors_occurred)
+
+class DjangoDatabase(Database):
+    """Looks the connection up at each use, so in a test it acts on the test's database and in the test's transaction.
+
+    A thread in a transaction of its own (`atomic()`, or autocommit switched off) gets a connection for each op: what we
+    do commits by itself.
+    """
+
+    here = True
+
+    def __init__(self, alias: str, timeout: float | None) -> None:
+        self._alias = alias
+        wrapper = connections[alias]
+        super().__init__(_dialect(wrapper), self._open, size=THREADS, timeout=timeout, address=("django", alias))
+
+    def run_within(self, seconds: float | None, op: Op[T], *, tx: bool = True) -> T:
+        """In a test what fails must not take the test's transaction along."""
+        return super().run_within(seconds, op, tx=tx or connections[self._alias].in_atomic_block)
+
+    def take(self) -> Connection:
+        raw = connections[self._alias]
+        if raw.in_atomic_block:
+            return ThreadsConnection(raw) if _of_a_test(raw) else self._open()
+        if raw.connection is not None and not raw.autocommit:
+            return self._open()
+        if raw.errors_occurred:
+            raw.close_if_unusable_or_obsolete()
+        return ThreadsConnection(raw)
+
+    def _open(self) -> Connection:
+        with translated():
+            raw = connections.create_connection(self._alias)
+            raw.inc_thread_sharing()  # who waits too long for it closes it, from another thread
+            raw.connect()
+        return OwnConnection(raw)
+
+    def give_back(self, connection: Connection, *, suspect: bool) -> None:
+        if isinstance(connection, OwnConnection):
+            with suppress(StoreError):
+                connection.close()
+        elif isinstance(connection, ThreadsConnection) and (suspect or connection.opened):
+            with suppress(StoreError), translated():
+                if connection.raw.in_atomic_block:
+                    return
+                connection.raw.close_if_unusable_or_obsolete()
 
 
-def _connect(alias: str) -> OwnDjangoConnection:
-    with translated():
-        raw = connections.create_connection(alias)
-        raw.inc_thread_sharing()  # our pool hands it from thread to thread, one at a time
-        raw.connect()
-    return OwnDjangoConnection(raw)
+def _of_a_test(raw: Any) -> bool:
+    """The outermost block is that of a TestCase, which never commits: there is nothing beside it."""
+    return bool(getattr(next(iter(raw.atomic_blocks), None), "_from_testcase", False))
+
+
+def alias_of(url: str) -> str:
+    """`django://billing` is the database of that name in Django's settings; `django://` is `default`."""
+    alias = url.partition("://")[2].rstrip("/") or DEFAULT_DB_ALIAS
+    try:
+        known = list(connections.settings)
+    except ImproperlyConfigured as error:
+        raise ConfigError(f"{url} is a database of Django's settings, and there are none: {error}") from error
+    if alias not in known:
+        near = get_close_matches(alias, known, 1)
+        hint = f"do you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        raise ConfigError(f"Django's settings have no database {alias!r}; {hint}")
+    return alias
+
+
+def of_alias(url: str, timeout: float | None) -> DjangoDatabase:
+    return DjangoDatabase(alias_of(url), timeout)
 
 
 def borrow(target: Any, size: int, timeout: float | None = None, pause: float | None = None) -> Database | None:
-    """With psycopg 3 our own driver connects by Django's settings: its rows are binary and it has COPY."""
     wrapper = _wrapper(target)
-    if wrapper is None:
-        return None
-    if _has_psycopg3(wrapper):
-        from .psycopg import connect
-
-        opened = partial(connect, _conninfo(wrapper), timeout=timeout, pause=pause)
-        return Database("postgres", opened, size=size, timeout=timeout)
-    return Database(_dialect(wrapper), partial(_connect, wrapper.alias), size=size, timeout=timeout)
+    return None if wrapper is None else DjangoDatabase(wrapper.alias, timeout)
 
 
 def aborrow(target: Any, size: int, timeout: float | None = None, pause: float | None = None) -> AsyncDatabase | None:
+    """Connections of our own, each to where the settings point when it is made."""
     wrapper = _wrapper(target)
     if wrapper is None:
         return None
     from . import open_async
 
-    return open_async(_url(wrapper), size=size, timeout=timeout, pause=pause)
-
-
-def _has_psycopg3(wrapper: Any) -> bool:
-    return bool(wrapper.vendor == "postgresql" and wrapper.Database.__name__ == "psycopg")
-
-
-def _conninfo(wrapper: Any) -> str:
-    from psycopg import pq
-    from psycopg.conninfo import make_conninfo
-
-    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
-    params = {name: value for name, value in wrapper.get_connection_params().items() if name in known}
-    role = wrapper.settings_dict["OPTIONS"].get("assume_role")
-    if role:
-        escaped = role.replace("\\", "\\\\").replace(" ", "\\ ")
-        params["options"] = f"{params.get('options', '')} -c role={escaped}".strip()
-    return make_conninfo(**params)
+    return open_async(f"django://{wrapper.alias}", size=size, timeout=timeout, pause=pause)
 
 
 def url_of(alias: str = "default") -> str:
@@ -215,7 +309,7 @@ def url_of(alias: str = "default") -> str:
     return _url(connections[alias])
 
 
-_KEPT = ("sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs", "service", "passfile")
+_KEPT = ("options", "sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs", "service", "passfile")
 
 
 _SSL_MODES = {"DISABLED": "off", "REQUIRED": "require", "VERIFY_CA": "verify", "VERIFY_IDENTITY": "verify"}
@@ -244,6 +338,9 @@ def _url(wrapper: Any) -> str:
     options = {key: str(value) for key, value in settings["OPTIONS"].items() if key in _KEPT}
     if dialect == "mysql":
         options |= _mysql_tls(settings["OPTIONS"])
+    if role := settings["OPTIONS"].get("assume_role"):
+        escaped = role.replace("\\", "\\\\").replace(" ", "\\ ")
+        options["options"] = f"{options.get('options', '')} -c role={escaped}".strip()
     account = quote(settings["USER"] or "", safe="")
     if settings["PASSWORD"]:
         account += f":{quote(settings['PASSWORD'], safe='')}"
@@ -261,3 +358,70 @@ def _url(wrapper: Any) -> str:
     scheme = "postgresql" if dialect == "postgres" else "mysql"
     query = f"?{urlencode(options)}" if options else ""
     return f"{scheme}://{account}{'@' if account else ''}{place}/{quote(name, safe='')}{query}"
+
+
+# -- around listeners --------------------------------------------------------------------------------------
+
+
+class AroundListeners:
+    """What Django does around requests. A connection that broke is not used again, and none is open for longer than
+    CONN_MAX_AGE says, or than the service works."""
+
+    def __init__(self) -> None:
+        self._open: set[BaseDatabaseWrapper] = set()  # in threads of listeners that rest
+
+    def plain(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def around(*args: Any) -> Any:
+            self._open.difference_update(_close_old())
+            try:
+                return call(*args)
+            finally:
+                self._open.update(each for each in _close_old() if each.connection is not None)
+
+        return around
+
+    def awaited(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """As a request of ASGI: a thread of its own for what it asks the ORM, if it asks."""
+
+        async def around(*args: Any) -> Any:
+            async with ThreadSensitiveContext() as context:
+                try:
+                    return await call(*args)
+                finally:
+                    if context in SyncToAsync.context_to_thread_executor:
+                        await sync_to_async(connections.close_all)()
+
+        return around
+
+    def concerns(self, target: Any) -> bool:
+        return target.startswith(DJANGO) if isinstance(target, str) else _wrapper(target) is not None
+
+    def here(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        return async_to_sync(call)
+
+    def apart(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        return sync_to_async(call)
+
+    def close(self) -> None:
+        """In a thread: Django refuses to work in that of an event loop."""
+        if self._open:
+            with ThreadPoolExecutor(1) as aside:
+                aside.submit(self._close).result()
+
+    def _close(self) -> None:
+        while self._open:
+            resting = self._open.pop()
+            resting.inc_thread_sharing()
+            resting.close()
+
+
+def _close_old() -> list[Any]:
+    """As `close_old_connections`, which ends transactions, too. Those of this thread."""
+    mine: list[Any] = connections.all(initialized_only=True)
+    for each in mine:
+        if not each.in_atomic_block:
+            each.close_if_unusable_or_obsolete()
+    return mine
+
+
+frameworks.append(AroundListeners)

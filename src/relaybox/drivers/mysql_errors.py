@@ -52,7 +52,7 @@ def translate_error(code: int, message: str) -> StoreError:
     if code in _FULL or (code == _ENGINE and "28" in message):
         return StoreFull(f"MySQL is out of space or memory ({code}): {unquoted(message)}")
     if code in _LOST:
-        return connection_lost(f"{message} ({code})" if code else message)
+        return connection_lost(f"{message or 'the connection is closed'} ({code})" if code else message)
     if code in _READ_ONLY:
         return StoreError(f"this MySQL server is read-only ({code}); connect to the primary")
     if code == _PACKET:
@@ -63,15 +63,19 @@ def translate_error(code: int, message: str) -> StoreError:
 
 
 def translate_exception(error: Exception) -> StoreError:
-    """A client library's exception: `args` is (number, text), or a text alone when the socket is gone."""
+    """A client library's exception: `args` is (number, text), or a text alone when the socket is gone. MySQL
+    Connector's have `errno`, where -1 is what the server has not said."""
     code, message = (*error.args, "", "")[:2]
+    if isinstance(number := getattr(error, "errno", None), int):
+        message = str(getattr(error, "msg", ""))
+        code = 0 if number == -1 and "onnect" in message else number
     if isinstance(code, int):
         return translate_error(code, str(message))
     return translate_error(0, str(code))
 
 
-def translated_from(library: type[Exception]) -> Translated:
-    """`library`: the base of its errors."""
+def translated_from(*library: type[Exception]) -> Translated:
+    """`library`: the bases of its errors."""
 
     def translate(error: BaseException) -> StoreError | None:
         if isinstance(error, library):

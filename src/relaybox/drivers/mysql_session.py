@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..errors import ConfigError
 from ..transport import OPTIONS
+from ..words import did_you_mean
 from .mysql_errors import connection_lost
 from .sockets import CONNECT_SECONDS
 from .spi import DialectName, Silent
@@ -116,9 +117,10 @@ def options(url: str) -> dict[str, Any]:
             case "connect_timeout" if value.isdigit() and int(value) > 0:
                 found["connect_timeout"] = int(value)
             case _:
+                hint = "" if name in _OPTIONS else did_you_mean(name, _OPTIONS)
                 raise ConfigError(
-                    f"cannot use this value or the option {name!r} in a MySQL URL; known are {', '.join(_OPTIONS)} "
-                    "(connect_timeout in seconds)"
+                    f"cannot use this value or the option {name!r} in a MySQL URL{hint or ';'} known are "
+                    f"{', '.join(_OPTIONS)} (connect_timeout in seconds)"
                 )
     if transport.tls.mode in ("verify", "require"):
         found["ssl"] = transport.tls.context()

@@ -47,6 +47,7 @@ class _Pool(Generic[C]):
     """What both kinds have in common."""
 
     idle: list[Any]
+    here = False  # its connections are those of the threads that use it
 
     def __init__(
         self,
@@ -57,8 +58,12 @@ class _Pool(Generic[C]):
         listen: Callable[[str, Callback, Callback], Awaitable[None]] | None = None,
         timeout: float | None = None,
         address: object = None,
+        place: Callable[[], object] | None = None,
     ) -> None:
+        """`place`: where connections lead by now, of a target that may be turned to another database."""
         self.dialect = dialect
+        self._place = place
+        self.at: object = None  # where those that are idle lead
         self.address = address if address is not None else self
         self.doubted = False  # what is idle here may be dead: its network swallows packets
         self._connect = connect
@@ -206,6 +211,8 @@ class AsyncDatabase(_Pool[Awaitable[AsyncConnection]]):
         return _AsyncLoan(self)
 
     async def take(self) -> AsyncConnection:
+        if self._place is not None and self.at != (at := self._place()):
+            self.at, self.doubted = at, True
         if self.doubted:
             self.distrust()
         while self.idle:
@@ -256,6 +263,7 @@ class _Within:
 
     def __init__(self, database: Any, seconds: float | None) -> None:
         self.dialect = database.dialect
+        self.here = database.here
         self.size = database.size
         self.address = database.address
         self.listen = database.listen
@@ -301,7 +309,7 @@ class _Loan:
 class _AsyncLoan:
     """A `_Loan` in an event loop."""
 
-    __slots__ = ("_connection", "_database", "_slots", "begun")
+    __slots__ = ("_at", "_connection", "_database", "_slots", "begun")
 
     def __init__(self, database: AsyncDatabase) -> None:
         self._database = database
@@ -313,6 +321,7 @@ class _AsyncLoan:
         self.begun = True
         try:
             self._connection = await self._database.take()
+            self._at = self._database.at
         except BaseException:
             self._slots.release()
             raise
@@ -323,9 +332,9 @@ class _AsyncLoan:
             _inherited.append(self._connection)
             return
         try:
-            if kind is None or issubclass(kind, Exception):
+            if (kind is None or issubclass(kind, Exception)) and self._at == self._database.at:
                 await self._database.give_back(self._connection, suspect=kind is not None)
-            else:  # cancelled: the call may be under way yet, and leave a transaction open
+            else:  # it leads elsewhere than the target by now, or was cancelled and may leave a transaction open
                 self._database.drop(self._connection)
         finally:
             self._slots.release()

@@ -42,6 +42,8 @@ _FEED = {
     "RBF16": "no_delta",
     "RBF17": "no_hand_off",
     "RBF18": "subscribed",
+    "RBF19": "query",
+    "RBF20": "table",
 }
 _PASSWORD = re.compile(r"(password\s*=\s*)\S+|(://[^:/@\s]*:)[^@\s]+(@)", re.IGNORECASE)
 
@@ -77,4 +79,4 @@ def translate_sqlstate(sqlstate: str, message: str) -> StoreError:
         return FeedError(message, _FEED[sqlstate])
     if sqlstate[:2] == "08" or sqlstate in ("57P01", "57P02", "57P03", "53300", "25P03", "57P05"):
         return connection_lost(message)
-    return StoreError(f"PostgreSQL refused ({sqlstate}): {message}")
+    return StoreError(f"PostgreSQL refused{sqlstate and f' ({sqlstate})'}: {message}")

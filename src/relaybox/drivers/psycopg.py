@@ -139,6 +139,7 @@ class _Own(psycopg.AsyncConnection[Any]):
     the server's word that it has stopped, in vain where the network swallows it. The server is told, by `close`."""
 
     _ending: asyncio.Task[None] | None = None
+    opened_by: object = None  # the same connection as another object, which would complain if it ended before
 
     async def wait(self, gen: PQGen[RV], *args: Any, **named: Any) -> RV:
         options = {**_WAIT_OPTIONS, **dict(zip(_WAIT_OPTIONS, args, strict=False)), **named}
@@ -215,14 +216,20 @@ def connect(
     url: str, application: str = "relaybox", *, timeout: float | None = None, pause: float | None = None
 ) -> PsycopgConnection:
     with translated:
-        raw = psycopg.connect(prepare_threshold=None, **_options(url, application, timeout))
-        connection = PsycopgConnection(raw)
-        with Watched(timeout or CONNECT_SECONDS, connection):
-            row = raw.execute("SELECT pg_backend_pid()").fetchone()
-            connection.pooled = row is None or _behind_pooler(raw, row[0])
-            if not connection.pooled:
-                raw.prepare_threshold = 3
-                raw.execute(_session(raw.info.server_version // 10000, timeout, pause))
+        raw = psycopg.connect(**_options(url, application, timeout))
+        return ready(raw, timeout, pause)
+
+
+def ready(raw: psycopg.Connection[Any], timeout: float | None, pause: float | None) -> PsycopgConnection:
+    """One of ours, in autocommit mode."""
+    connection = PsycopgConnection(raw)
+    raw.prepare_threshold = None
+    with Watched(timeout or CONNECT_SECONDS, connection):
+        row = raw.execute("SELECT pg_backend_pid()").fetchone()
+        connection.pooled = row is None or _behind_pooler(raw, row[0])
+        if not connection.pooled:
+            raw.prepare_threshold = 3
+            raw.execute(_session(raw.info.server_version // 10000, timeout, pause))
     return connection
 
 
@@ -230,13 +237,19 @@ async def aconnect(
     url: str, application: str = "relaybox", *, timeout: float | None = None, pause: float | None = None
 ) -> AsyncPsycopgConnection:
     with translated:
-        raw = await _Own.connect(prepare_threshold=None, **_options(url, application, timeout))
-        row = await (await raw.execute("SELECT pg_backend_pid()")).fetchone()
-        connection = AsyncPsycopgConnection(raw)
-        connection.pooled = row is None or _behind_pooler(raw, row[0])
-        if not connection.pooled:
-            raw.prepare_threshold = 3
-            await raw.execute(_session(raw.info.server_version // 10000, timeout, pause))
+        return await aready(await _Own.connect(**_options(url, application, timeout)), timeout, pause)
+
+
+async def aready(
+    raw: psycopg.AsyncConnection[Any], timeout: float | None, pause: float | None
+) -> AsyncPsycopgConnection:
+    connection = AsyncPsycopgConnection(raw)
+    raw.prepare_threshold = None
+    row = await (await raw.execute("SELECT pg_backend_pid()")).fetchone()
+    connection.pooled = row is None or _behind_pooler(raw, row[0])
+    if not connection.pooled:
+        raw.prepare_threshold = 3
+        await raw.execute(_session(raw.info.server_version // 10000, timeout, pause))
     return connection
 
 
@@ -244,23 +257,70 @@ async def listen(
     url: str, channel: str, ready: Callable[[], None], wake: Callable[[], None], *, timeout: float | None = None
 ) -> None:
     """LISTEN until cancelled or the connection breaks. Returns at once, without `ready`, behind a pooler."""
+    with translated:
+        await hear(await _Own.connect(**_options(url, "relaybox-listen", timeout)), channel, ready, wake, timeout)
+
+
+async def hear(
+    raw: psycopg.AsyncConnection[Any],
+    channel: str,
+    ready: Callable[[], None],
+    wake: Callable[[], None],
+    timeout: float | None,
+) -> None:
+    """`listen` on a connection of ours, which it closes at its end."""
     pulse = timeout or PULSE
     pause: dict[str, Any] = {"timeout": pulse} if _PAUSES else {}
-    with translated:
-        raw = await _Own.connect(**_options(url, "relaybox-listen", timeout))
-        try:
-            row = await (await raw.execute("SELECT pg_backend_pid()")).fetchone()
-            if row and _behind_pooler(raw, row[0]):
-                return
-            await raw.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
-            ready()
-            while True:
-                async for _ in raw.notifies(**pause):
-                    wake()
-                try:
-                    async with asyncio.timeout(pulse):
-                        await raw.execute("SELECT 1")  # a network that swallows packets says nothing
-                except TimeoutError:
-                    raise connection_lost(f"no answer on the listening connection within {pulse:g} s") from None
-        finally:
-            await raw.close()
+    try:
+        row = await (await raw.execute("SELECT pg_backend_pid()")).fetchone()
+        if row and _behind_pooler(raw, row[0]):
+            return
+        await raw.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+        ready()
+        while True:
+            async for _ in raw.notifies(**pause):
+                wake()
+            try:
+                async with asyncio.timeout(pulse):
+                    await raw.execute("SELECT 1")  # a network that swallows packets says nothing
+            except TimeoutError:
+                raise connection_lost(f"no answer on the listening connection within {pulse:g} s") from None
+    finally:
+        await raw.close()
+
+
+# -- connections that somebody else has made, by whatever parameters and hooks, and that are ours now
+
+
+class _Adopted(psycopg.Connection[Any]):
+    opened_by: object = None
+
+
+def adopted(theirs: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> psycopg.Connection[Any]:
+    """None of what the other object was told about rows, types and cursors is known to this one."""
+    raw = _Adopted(theirs.pgconn)
+    raw.opened_by = theirs
+    raw.autocommit = True
+    return raw
+
+
+async def aadopted(theirs: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> psycopg.AsyncConnection[Any]:
+    raw = _Own(theirs.pgconn)
+    raw.opened_by = theirs
+    await raw.set_autocommit(True)
+    return raw
+
+
+async def made_in_thread(make: Callable[[], psycopg.Connection[Any]]) -> psycopg.AsyncConnection[Any]:
+    """For an event loop, of what only a synchronous program can make."""
+    making = asyncio.ensure_future(asyncio.to_thread(make))
+    try:
+        return await aadopted(await asyncio.shield(making))
+    except asyncio.CancelledError:
+        making.add_done_callback(_unwanted)
+        raise
+
+
+def _unwanted(making: asyncio.Future[psycopg.Connection[Any]]) -> None:
+    if not making.cancelled() and making.exception() is None:
+        making.result().close()

@@ -197,6 +197,7 @@ class Runner(Protocol):
     """What products see of a database of their own: run an op, in a transaction or as it is."""
 
     dialect: DialectName
+    here: bool  # its connections are those of the threads that use it
     size: int  # how many connections it has at once
     address: object  # the same for all that reach the same database in the same way
 

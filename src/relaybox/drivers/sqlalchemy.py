@@ -7,10 +7,9 @@ events and instrumentation see them like its own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from typing import Any, ClassVar, Literal, NoReturn
 
 import sqlalchemy as sa
@@ -22,6 +21,7 @@ from sqlalchemy.util import await_only, greenlet_spawn
 from ..errors import ConfigError, ConnectionLost, StoreBusy, StoreError
 from ..op import Copy, ParamStyle, Result, Statement
 from .pool import AsyncDatabase, Database
+from .sockets import libpq_options
 from .spi import AsyncConnection, Callback, Connection, DialectName
 from .sqlalchemy_hooks import RootCallbacks, mark_failed, watch
 from .toolkits import BEGIN, abort, translate_cause
@@ -35,6 +35,11 @@ _DIALECTS: dict[str, DialectName] = {
     "mariadb": "mysql",
 }
 _STYLES: dict[str, ParamStyle] = {"qmark": "qmark", "format": "format", "pyformat": "format"}
+_OTHER_STYLES: dict[str, ParamStyle] = {"asyncpg": "dollar", "mysqlconnector": "percent"}
+_BYTES: dict[str, type[memoryview | bytearray]] = {
+    "psycopg2": memoryview,
+    "mysqlconnector": bytearray,
+}  # what a client takes for bytes
 _OPTIONS = {"preserve_rowcount": True}
 
 
@@ -84,13 +89,13 @@ def _execute(connection: sa.Connection, statement: Statement | Copy) -> Result:
     if isinstance(statement, Copy):
         return _copy(connection, statement)
     dialect = connection.dialect
-    style = "dollar" if dialect.driver == "asyncpg" else _STYLES.get(dialect.paramstyle, "qmark")
+    style = _OTHER_STYLES.get(dialect.driver) or _STYLES.get(dialect.paramstyle, "qmark")
     text, params = statement.positional(style)
     result = connection.exec_driver_sql(text, tuple(params), execution_options=_OPTIONS)
     if statement.query.answer == "count":
         return Result((), result.rowcount)
-    if dialect.driver == "psycopg2":
-        rows = [tuple(bytes(v) if isinstance(v, memoryview) else v for v in row) for row in result]
+    if kind := _BYTES.get(dialect.driver):
+        rows = [tuple(bytes(v) if isinstance(v, kind) else v for v in row) for row in result]
     else:
         rows = [tuple(row) for row in result]
     return Result(rows, len(rows))
@@ -126,6 +131,8 @@ def _autocommit(target: sa.Connection | sa.Engine) -> bool:
     if isinstance(target, sa.Engine) or target.closed or target.invalidated:
         return False
     driver = target.connection.driver_connection  # may autocommit behind SQLAlchemy's back
+    if getattr(driver, "in_transaction", False) is True:
+        return False  # to ask MySQL Connector for autocommit is a round trip
     ask = getattr(driver, "get_autocommit", None)
     return (ask() if ask else getattr(driver, "autocommit", False)) is True
 
@@ -500,24 +507,81 @@ def borrow(engine: Any, size: int, timeout: float | None = None, pause: float | 
 
 def aborrow(engine: Any, size: int, timeout: float | None = None, pause: float | None = None) -> AsyncDatabase | None:
     if isinstance(engine, sa.Engine):
-        from . import open_async
-
-        return open_async(_url(engine), size=size, timeout=timeout, pause=pause)
+        return _beside(engine, size, timeout, pause)
     if not isinstance(engine, sa_async.AsyncEngine):
         return None
-    listen: Callable[[str, Callback, Callback], Awaitable[None]] | None = None
-    if engine.dialect.driver in ("asyncpg", "psycopg", "psycopg_async"):
-        module = import_module(f"relaybox.drivers.{engine.dialect.driver.removesuffix('_async')}")
-        listen = partial(module.listen, _url(engine.sync_engine), timeout=timeout)
     in_memory = _in_memory(engine.sync_engine)
     sibling = None if timeout is None or in_memory else _sibling(engine.sync_engine)
-    autocommit = (sa_async.AsyncEngine(sibling) if sibling else engine).execution_options(isolation_level="AUTOCOMMIT")
+    chosen = sa_async.AsyncEngine(sibling) if sibling else engine
     database = AsyncBorrowedDatabase(
         dialect_of(engine.dialect),
-        partial(_aconnect, autocommit),
+        partial(_aconnect, chosen.execution_options(isolation_level="AUTOCOMMIT")),
         size=_room(engine.sync_engine, size),
-        listen=listen,
+        listen=partial(_LISTEN[engine.dialect.driver], chosen, timeout) if engine.dialect.driver in _LISTEN else None,
         timeout=timeout,
     )
     database.sibling = sibling
     return database
+
+
+def _beside(engine: sa.Engine, size: int, timeout: float | None, pause: float | None) -> AsyncDatabase:
+    """A synchronous engine cannot give asynchronous connections. With psycopg they are made as it makes its own, by its
+    arguments and events, and taken over; else its address is opened with our own driver."""
+    if engine.dialect.driver != "psycopg":
+        from . import open_async
+
+        return open_async(_url(engine), size=size, timeout=timeout, pause=pause)
+    from . import psycopg
+
+    sibling = _sibling(engine)
+
+    async def taken_over() -> psycopg.AsyncPsycopgConnection:
+        with translated(), psycopg.translated:
+            return await psycopg.aready(await psycopg.made_in_thread(partial(_made, sibling)), timeout, pause)
+
+    async def listen(channel: str, ready: Callback, wake: Callback) -> None:
+        with translated(), psycopg.translated:
+            await psycopg.hear(await psycopg.made_in_thread(partial(_made, sibling)), channel, ready, wake, timeout)
+
+    return AsyncDatabase("postgres", taken_over, size=size, listen=listen, timeout=timeout, address=engine)
+
+
+def _made(engine: sa.Engine) -> Any:
+    """A connection that is its pool's no more."""
+    fairy = engine.raw_connection()
+    raw: Any = fairy.driver_connection
+    fairy.detach()
+    raw.rollback()  # SQLAlchemy asks what it wants to know of a server in a transaction
+    return raw
+
+
+async def _amade(engine: sa_async.AsyncEngine) -> Any:
+    fairy = await engine.raw_connection()
+    raw = fairy.driver_connection
+    fairy.detach()
+    return raw
+
+
+async def _listen_psycopg(
+    engine: sa_async.AsyncEngine, timeout: float | None, channel: str, ready: Callback, wake: Callback
+) -> None:
+    from .psycopg import aadopted, hear
+    from .psycopg import translated as ours
+
+    with translated(), ours:
+        await hear(await aadopted(await _amade(engine)), channel, ready, wake, timeout)
+
+
+async def _listen_asyncpg(
+    engine: sa_async.AsyncEngine, timeout: float | None, channel: str, ready: Callback, wake: Callback
+) -> None:
+    from .asyncpg import hear, looked_at
+
+    async def connect() -> tuple[Any, bool]:
+        with translated():
+            return await looked_at(await _amade(engine), libpq_options({}, timeout))
+
+    await hear(connect, channel, ready, wake, timeout=timeout)
+
+
+_LISTEN = {"asyncpg": _listen_asyncpg, "psycopg": _listen_psycopg, "psycopg_async": _listen_psycopg}

@@ -213,6 +213,8 @@ def connect(path: str, *, timeout: float | None = None) -> Sqlite3Connection:
     uri = path.startswith("file:")
     in_memory = path == ":memory:" or (uri and "mode=memory" in path)
     patience = BUSY_SECONDS if timeout is None else min(timeout, BUSY_SECONDS)
+    if not in_memory and not uri and (folder := _missing_folder(path)):
+        raise ConnectionLost(f"there is no folder {folder!r} for the SQLite database {path!r}")
     with translated:
         if not in_memory:
             _make_private(path, uri)
@@ -221,6 +223,12 @@ def connect(path: str, *, timeout: float | None = None) -> Sqlite3Connection:
         if not in_memory:
             _use_wal(raw)
     return Sqlite3Connection(raw, patient=uri and in_memory)
+
+
+def _missing_folder(path: str) -> str | None:
+    """SQLite makes the file, but not its folder."""
+    folder = os.path.dirname(path)
+    return None if not folder or os.path.isdir(folder) else folder
 
 
 def _make_private(path: str, uri: bool) -> None:

@@ -1,12 +1,15 @@
-"""Database URLs: `postgresql://`, `sqlite:///file.db`, `mysql://`, with an optional `+driver`."""
+"""Database URLs: `postgresql://`, `sqlite:///file.db`, `mysql://`, with an optional `+driver`; and `django://alias`,
+which is what the settings of Django say."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from ..errors import ConfigError
+from ..errors import ConfigError, MissingExtra
 from ..redaction import masked
+from ..transport import OPTIONS
+from ..words import did_you_mean
 from .spi import DialectName
 from .tls import of_mysql, of_postgres
 
@@ -14,6 +17,34 @@ _UNREADABLE = (
     "cannot read the database URL: expected scheme://user:password@host:port/name?option=value, with the port a number "
     "and / ? # @ in a password written as %2F %3F %23 %40"
 )
+DJANGO = "django:"
+# What people write in URLs for libpq, and ours.
+_LIBPQ = {
+    *[
+        "host",
+        "hostaddr",
+        "port",
+        "dbname",
+        "user",
+        "password",
+        "passfile",
+        "require_auth",
+        "channel_binding",
+        "connect_timeout",
+    ],
+    *["client_encoding", "options", "application_name", "fallback_application_name", "target_session_attrs"],
+    *[
+        "keepalives",
+        "keepalives_idle",
+        "keepalives_interval",
+        "keepalives_count",
+        "tcp_user_timeout",
+        "load_balance_hosts",
+    ],
+    *["sslmode", "sslnegotiation", "sslcert", "sslkey", "sslpassword", "sslrootcert", "sslcrl", "sslcrldir", "sslsni"],
+    *["gssencmode", "krbsrvname", "service"],
+    *OPTIONS,
+}
 _SCHEMES: dict[str, DialectName] = {
     "postgresql": "postgres",
     "postgres": "postgres",
@@ -38,7 +69,19 @@ class Url:
         return f"Url({self.bare if self.dialect == 'sqlite' else masked(self.bare)!r})"
 
 
+def resolved(url: str) -> str:
+    """What it stands for by now."""
+    if not url.startswith(DJANGO):
+        return url
+    try:
+        from .django import alias_of, url_of
+    except ModuleNotFoundError as error:
+        raise MissingExtra(error.name or "django", "django") from error
+    return url_of(alias_of(url))
+
+
 def parse(url: str) -> Url:
+    url = resolved(url)
     try:
         parts = urlsplit(url)
         if not parts.scheme.startswith("sqlite"):
@@ -50,7 +93,8 @@ def parse(url: str) -> Url:
     if dialect is None:
         scheme = f" {parts.scheme!r}" if "://" in url else ""  # else it may be a name, with a password behind it
         raise ConfigError(
-            f"unknown database URL scheme{scheme} in {masked(url)!r}; expected one of postgresql://, sqlite:///, mysql://"
+            f"unknown database URL scheme{scheme} in {masked(url)!r}{(scheme and did_you_mean(name, _SCHEMES)) or ';'} "
+            "expected one of postgresql://, sqlite:///, mysql://"
         )
     if dialect == "sqlite":
         slashes, path = url.partition("://")[1:]
@@ -59,12 +103,18 @@ def parse(url: str) -> Url:
             raise ConfigError(
                 f"expected sqlite:///relative.db, sqlite:////absolute.db or sqlite://:memory:, got {masked(url)!r}"
             )
+        if "?" in file and not file.startswith("file:"):
+            raise ConfigError(
+                f"a SQLite URL has no options; expected the name of a file in {url!r} and nothing behind it"
+            )
         return Url(dialect, driver or None, file, in_memory=file == ":memory:")
     if not parts.hostname and dialect == "mysql":
         raise ConfigError(f"expected a host in the database URL, got {masked(url)!r}")
     _check_account(parts)
     scheme = "postgresql" if dialect == "postgres" else "mysql"
     bare = urlunsplit(parts._replace(scheme=scheme))
+    if dialect == "postgres":
+        _check_options(parts)
     (of_postgres if dialect == "postgres" else of_mysql)(bare)  # says what is wrong about TLS
     return Url(dialect, driver or None, bare)
 
@@ -74,6 +124,15 @@ def _check_account(parts: SplitResult) -> None:
     behind = parts.path.partition("?")[0]
     if parts.netloc.count("@") > 1 or "@" in behind or "@" in parts.fragment or _is_no_query(parts.query):
         raise ConfigError(_UNREADABLE)
+
+
+def _check_options(parts: SplitResult) -> None:
+    """Those that are nearly ones of libpq. Others are the client library's, and some of them mean something."""
+    for name in (pair.partition("=")[0] for pair in parts.query.split("&")):
+        if name == "ssl":
+            raise ConfigError("PostgreSQL has no option 'ssl' in a URL; did you mean tls=verify, or sslmode=require?")
+        if name not in _LIBPQ and not name.startswith(("ssl", "gss")) and (hint := did_you_mean(name, _LIBPQ)):
+            raise ConfigError(f"unknown option {name!r} in the database URL{hint}")
 
 
 def _is_no_query(query: str) -> bool:

@@ -22,6 +22,7 @@ from ..event import Event, read_as
 from ..hooks import Interceptor
 from ..listeners import ANY, UNSET, Listener, Listeners, Unmatched
 from ..retry import Retry
+from ..words import did_you_mean
 from .protocols import RowBatch
 from .ranges.workers import RangeBatch
 from .threads import ListenerThreads
@@ -71,6 +72,7 @@ class Dispatch:
         timeout: timedelta | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        listeners = threads.around(listeners)
         self.ignored = 0
         self.stopping = False
         # Of a batch, so that each listener can take its share in one call; 0: no listener takes batches.
@@ -91,7 +93,7 @@ class Dispatch:
         is nothing to choose then, and to choose costs as much as the rest of a log's way to a listener."""
         found = self._listeners
         if len(found) == 1 and found.where is None and not found.interceptors:
-            ((event_type, aggregate_type), (only,)) = next(iter(found._all.items()))
+            ((event_type, aggregate_type), (only,)) = next(iter(found.by_type().items()))
             if (
                 aggregate_type == ANY
                 and only.is_async
@@ -161,9 +163,12 @@ class Dispatch:
     def _unmatched(self, event: Event) -> Awaitable[Any]:
         if self._dead and not self._listeners.candidates(event):
             near = self._listeners.aggregate_types(event.type)
-            hint = f"there is one for aggregate type {near[0]!r}" if near else "listeners.on registers one"
+            if near:
+                hint = f"; there is one for aggregate type {near[0]!r}"
+            else:
+                hint = did_you_mean(event.type, self._listeners.types(), "; listeners.on registers one")
             raise Unroutable(
-                f"no listener for event type {event.type!r} of aggregate type {event.aggregate_type!r}; {hint}"
+                f"no listener for event type {event.type!r} of aggregate type {event.aggregate_type!r}{hint}"
             )
         self.ignored += 1
         return _NOTHING

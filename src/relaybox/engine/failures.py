@@ -7,6 +7,7 @@ itself is what a sink answers, and says why: "the endpoint answered 401". The sa
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
 import traceback
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from ..clock import Clock
 from ..errors import BrokerUnavailable, DeliveryError, Reject, RetryLater, Undecodable, Unroutable
 from ..event import Event
-from ..printable import Lines
+from ..printable import stack_of
 
 log = logging.getLogger("relaybox")
 
@@ -22,8 +23,7 @@ EVERY = 60.0  # seconds between two lines about the same failure
 DIFFERENT = 200  # failures that are told apart
 # The handler's own word, which is told by its outcome; and an outage, of which the circuit speaks.
 TOLD = (RetryLater, Reject, Unroutable, Undecodable, BrokerUnavailable)
-FRAMES = 20  # of a stack, the innermost
-OURS = str(Path(__file__).parent.parent)
+OURS = (str(Path(__file__).parent.parent), str(Path(concurrent.futures.__file__).parent))  # what calls handlers
 
 
 class FailureLog:
@@ -50,22 +50,5 @@ class FailureLog:
         why = f": {error}" if type(error) is DeliveryError else ""
         log.warning(
             "event %s (%s) failed at attempt %d: %s%s%s%s",
-            event.id, event.type, attempts, type(error).__qualname__, why, since, _shown(error),
+            event.id, event.type, attempts, type(error).__qualname__, why, since, stack_of(error, below=OURS),
         )  # fmt: skip
-
-
-def _shown(error: BaseException) -> str:
-    """The stack below our own frames, cause first, as Python prints it but for the texts of the exceptions."""
-    parts, seen = [], set[int]()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        frames = traceback.extract_tb(cause.__traceback__)
-        while len(frames) > 1 and frames[0].filename.startswith(OURS):
-            del frames[0]
-        if frames:
-            kind = type(cause)
-            lines = "".join(traceback.StackSummary.from_list(frames[-FRAMES:]).format())
-            parts.append(f"{lines}{kind.__module__}.{kind.__qualname__}")
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return Lines("".join(f"\n{part}" for part in reversed(parts)))

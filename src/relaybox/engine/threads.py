@@ -14,9 +14,12 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
+from ..around import frameworks
 from ..facts import Observers, Strayed
+from ..listeners import Changed, Listener, Listeners
 from ..printable import Lines
 
 log = logging.getLogger("relaybox")
@@ -30,6 +33,17 @@ class ListenerThreads:
         self._observers = observers or Observers()
         self._executor: ThreadPoolExecutor | None = None
         self._strays: set[Future[Any]] = set()
+        self._frameworks = [made() for made in frameworks]
+
+    def around(self, listeners: Listeners[Any]) -> Listeners[Any]:
+        """The same, each within what frameworks do around it."""
+        return Changed(listeners, self._within) if self._frameworks else listeners
+
+    def _within(self, listener: Listener) -> Listener:
+        for framework in self._frameworks:
+            within = framework.awaited if listener.is_async else framework.plain
+            listener = replace(listener, call=within(listener.call))
+        return listener
 
     async def call(self, function: Callable[..., Any], *args: Any) -> Any:
         if self._executor is None:
@@ -74,3 +88,5 @@ class ListenerThreads:
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._executor = None
+        for framework in self._frameworks:
+            framework.close()

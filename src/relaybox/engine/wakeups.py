@@ -239,3 +239,23 @@ class ThreadNotifier(_Asked):
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(timeout=2)
+
+
+class PlaceNotifier(ThreadNotifier):
+    """A Notifier for threads that bring their connections along: the one that committed tells it itself."""
+
+    _deaf_until = -math.inf
+
+    def soon(self) -> None:
+        if (now := time.monotonic()) < self._deaf_until:
+            return
+        try:
+            if not self._send():
+                self._deaf_until = now + NotifyPace.DEAF
+        except Exception as error:  # it would reach who has committed
+            log.debug("NOTIFY failed, pollers will find the rows: %s", error)
+
+
+def notifier(send: Callable[[], bool], *, here: bool) -> ThreadNotifier:
+    """`here`: where connections are those of the threads that use them."""
+    return PlaceNotifier(send) if here else ThreadNotifier(send)

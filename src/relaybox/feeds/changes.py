@@ -18,6 +18,7 @@ from ..brokers.json_members import members, valued
 from ..drivers.spi import AsyncRunner
 from ..errors import InvalidEvent, NotFound, Reject, Undecodable
 from ..event import Event
+from ..feed import key_number
 from ..store.feeds.store import FeedStore
 from ..topics.deltas import DeltaPlace
 
@@ -86,9 +87,7 @@ class _Number(str):
     __slots__ = ()
 
     def __new__(cls, text: str) -> _Number:
-        if "." in text and "e" not in text and "E" not in text:
-            text = text.rstrip("0").removesuffix(".")
-        return str.__new__(cls, "0" if text == "-0" else text)
+        return str.__new__(cls, key_number(text))
 
 
 _DECODER = json.JSONDecoder(parse_int=_Number, parse_float=_Number)

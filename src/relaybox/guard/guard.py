@@ -123,7 +123,9 @@ class _Shared:
         settings = chosen(settings, Settings.load)
         agreed = terms(consumer, ttl, lease, mode, settings.guard)
         tables = Tables(table, schema)
-        place = (open_async if cls.is_async else open_sync)(target).within(settings.delivery.batch_seconds)
+        place = (open_async if cls.is_async else open_sync)(target, callers=True).within(
+            settings.delivery.batch_seconds
+        )
         marks = SqlMarks(open_guard_schema(place.dialect, tables), agreed, clock)
         return cls(marks, place, clock=clock)._covering(covers)
 

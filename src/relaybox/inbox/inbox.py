@@ -31,7 +31,7 @@ from ..codec import JSON_CODEC, Codec
 from ..drivers import open_async, open_sync, wrap
 from ..drivers.script import Async, Sync
 from ..drivers.spi import AsyncConnection, AsyncHandle, Connection, DialectName, Handle
-from ..engine.wakeups import Notifier, ThreadNotifier
+from ..engine.wakeups import Notifier, ThreadNotifier, notifier
 from ..errors import Closed, ConfigError, InvalidEvent, NoTransaction
 from ..event import Event
 from ..facts import Accepted, Observer, Observers
@@ -77,7 +77,7 @@ class _Shared(Operations, Owning):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """
-        target     a URL, an engine or a pool of a library that relaybox knows
+        target     a URL; a SQLAlchemy engine; a pool of psycopg_pool or asyncpg; or a function that returns one
         name       of the message table; the others are named after it
         schema     where the tables are, unless in the default schema
         settings   how much, how often, how long; as the environment and the settings file say, if it is not given
@@ -113,8 +113,8 @@ class _Shared(Operations, Owning):
 
     def after_fork(self) -> None:
         """Services stay with the parent; it is told as any other process is."""
+        self._forked()
         self._wakers.clear()
-        self._running.clear()
 
     # -- services -----------------------------------------------------------------------------------
 
@@ -125,6 +125,7 @@ class _Shared(Operations, Owning):
     def _wake(self) -> None:
         """Services need not wait for their next poll: those of this process, and of others where the database can
         tell them. They are told beside the transaction, a few times per burst: accepting does not wait for it."""
+        self._tell_of_fork()
         with suppress(RuntimeError):  # a loop that has just been closed, a program that is ending: polling finds it
             for wake in tuple(self._wakers):
                 wake()
@@ -194,8 +195,8 @@ class Inbox(_Shared, Sync, Closing):
     _notifier: ThreadNotifier | None
 
     def _open(self, target: Any) -> None:
-        self._db = open_sync(target).within(self.settings.delivery.batch_seconds)
-        self._connected(self._db.dialect, lambda: ThreadNotifier(self._notify))
+        self._db = open_sync(target, callers=True).within(self.settings.delivery.batch_seconds)
+        self._connected(self._db.dialect, lambda: notifier(self._notify, here=self._db.here))
         self._arrivals = Arrivals(self._alone, self._accept_together)
         desk = self._desk(self._db)
         self.dead, self.events, self.keys = DeadLetters(desk), Events(desk), Keys(desk)
@@ -203,7 +204,7 @@ class Inbox(_Shared, Sync, Closing):
     @classmethod
     def list(cls, target: Any, *, clock: Clock = SYSTEM_CLOCK) -> Infos:
         """Every inbox of a database."""
-        db = open_sync(target)
+        db = open_sync(target, callers=True)
         try:
             return db.run(_infos(db.dialect, clock), tx=False)
         finally:
@@ -288,7 +289,7 @@ class AsyncInbox(_Shared, Async, AsyncClosing):
     _notifier: Notifier | None
 
     def _open(self, target: Any) -> None:
-        self._db = open_async(target).within(self.settings.delivery.batch_seconds)
+        self._db = open_async(target, callers=True).within(self.settings.delivery.batch_seconds)
         self._connected(self._db.dialect, lambda: Notifier(self._notify))
         self._arrivals = AsyncArrivals(self._alone, self._accept_together)
         desk = self._desk(self._db)
@@ -297,7 +298,7 @@ class AsyncInbox(_Shared, Async, AsyncClosing):
     @classmethod
     async def list(cls, target: Any, *, clock: Clock = SYSTEM_CLOCK) -> Infos:
         """Every inbox of a database."""
-        db = open_async(target)
+        db = open_async(target, callers=True)
         try:
             return await db.run(_infos(db.dialect, clock), tx=False)
         finally:

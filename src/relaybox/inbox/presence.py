@@ -15,6 +15,7 @@ from ..facts import ClaimLost, Observers, TakenOver
 from ..settings import Settings
 from ..store.inbox import InboxStore
 from ..store.inbox.order import Order
+from ..words import counted
 from .source import InboxSource
 
 log = logging.getLogger("relaybox")
@@ -71,7 +72,7 @@ class InboxRegistration:
         dead, messages = await self._db.run(self._store.take_over(self._source.owner, self._clock.database_now()))
         if dead:
             faults.hit("takeover.after")
-            log.warning("took over %d messages of %d dead processors", messages, dead)
+            log.warning("took over %s of %s", counted(messages, "message"), counted(dead, "dead processor"))
             self._observers(TakenOver(dead, messages))
         woken = 0
         if self._order is not None and (dead or self._clock.monotonic() >= self._next_sweep):

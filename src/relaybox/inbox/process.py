@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..drivers import open_async, open_sync, parse
+from ..drivers import check_shared, open_async, open_sync
 from ..drivers.spi import Runner
 from ..engine.rows.engine import RowEngine
 from ..engine.threads import STRAYS, ListenerThreads
@@ -54,8 +54,7 @@ class Processing(AsyncService):
     ) -> None:
         super().__init__(box._clock, owner)
         self._pages = box.settings.listen
-        if isinstance(box._target, str) and parse(box._target).in_memory:
-            raise ConfigError("an in-memory SQLite database belongs to one connection; use a file")
+        check_shared(box._target)
         if type(batch) is not int or batch < 1:
             raise ConfigError(f"expected batch to be a positive number of messages, got {batch!r}")
         if share is not None and not isinstance(share, Share):

@@ -32,6 +32,7 @@ from ..facts import CircuitChanged, Ingested, LoopFailed, Observer
 from ..inbox.inbox import AsyncInbox, Inbox
 from ..memory import freeze_gc
 from ..op import T
+from ..printable import stack_of
 from ..sealing import arun_beside
 from ..service import AsyncService, Service, made_as
 from ..settings import Settings, chosen
@@ -195,10 +196,10 @@ class AsyncIngest(AsyncService):
         expected = isinstance(error, BrokerUnavailable)
         reason = str(error) if expected else type(error).__name__
         if not expected:
-            log.debug("an ingest failed", exc_info=error)
             self._observers(LoopFailed("ingest", reason))
         if reason != self._broker_trouble:
-            log.warning("%s is unavailable: %s; messages wait there", self.source.name, reason)
+            stack = "" if expected else stack_of(error)
+            log.warning("%s is unavailable: %s; messages wait there%s", self.source.name, reason, stack)
         if self._broker_trouble is None:
             self._observers(CircuitChanged(self.source.name, True, reason))
         self._broker_trouble = reason

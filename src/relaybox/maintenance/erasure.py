@@ -16,10 +16,10 @@ from typing import Unpack
 from ..audit import Audit
 from ..errors import NotFound, SchemaMissing
 from ..inbox.inbox import Inbox
-from ..operate import Events
+from ..operate import Events, OnProgress
 from ..outbox import Outbox
 from ..store.topics import QUEUE
-from ..values import Where
+from ..values import Progress, Where
 from ..vault import Vault
 
 REMAINS = (
@@ -49,6 +49,7 @@ def erase(
     table: str = "outbox_event",
     schema: str | None = None,
     dry_run: bool = False,
+    progress: OnProgress | None = None,
     **audit: Unpack[Audit],
 ) -> Erasure:
     """Destroy the data keys of a subject, and give up its events that are open or dead in the outbox, its groups and
@@ -57,6 +58,7 @@ def erase(
 
     table, schema  of the outbox
     dry_run        only say how much it would be
+    progress       told how many events are given up, and where
     """
     ids = vault.keys_of(subject)
     if not ids:
@@ -68,12 +70,23 @@ def erase(
         count = 0
         for id in ids:
             where = Where(data_key=id)
-            count += events.discard(where, dry_run=True) if dry_run else events.discard(where, **audit)
+            if dry_run:
+                count += events.discard(where, dry_run=True)
+            else:
+                tell = _further(progress, name, sum(copies.values()) + count)
+                count += events.discard(where, progress=tell, **audit)
         if count:
             copies[name] = count
     if not dry_run:
         vault.forget(subject)
     return Erasure(len(ids), copies)
+
+
+def _further(progress: OnProgress | None, name: str, before: int) -> OnProgress | None:
+    """How far one place has come is so much further for all of them."""
+    if progress is None:
+        return None
+    return lambda at: progress(Progress(before + at.done, None, f"erase {name}"))
 
 
 def _kept(vault: Vault, table: str, schema: str | None) -> Iterator[tuple[str, Events]]:

@@ -28,6 +28,7 @@ from ..store.topics import open_topic_store
 from ..store.topics.maintenance import AlertCondition
 from ..tasks import cancelled, forever
 from ..values import Counts
+from ..words import did_you_mean
 from .cleanup import Cleanup
 from .context import JOB, JobContext
 from .feeds import FeedJobs
@@ -59,7 +60,8 @@ class AsyncMaintainer(AsyncService):
         observers  told of what happens, beside those of the outbox
         """
         if unknown := set(jobs) - set(ALL_JOBS):
-            raise ConfigError(f"unknown job(s) {', '.join(sorted(unknown))}; the jobs are {', '.join(ALL_JOBS)}")
+            hint = did_you_mean(min(unknown), ALL_JOBS)
+            raise ConfigError(f"unknown job {min(unknown)!r}{hint or ';'} the jobs are {', '.join(ALL_JOBS)}")
         box = AsyncOutbox(outbox, settings=settings) if isinstance(outbox, str) else outbox
         if not isinstance(box, (Outbox, AsyncOutbox)):
             raise ConfigError(f"expected an outbox or its URL, got {type(box).__name__}")

@@ -142,7 +142,7 @@ MEASURES: Final = (
     _counter(facts.Replicated, "replica.inserted", "rows that came or changed", _of("inserted"), "table"),
     _counter(facts.Replicated, "replica.deleted", "rows that went or changed", _of("deleted"), "table"),
     _counter(facts.Replicated, "replica.copies", "times that all rows were copied", _of("copied"), "table"),
-    _gauge(facts.ReplicaLag, "replica.behind", "deltas that a table does not have", _of("behind")),
+    _gauge(facts.ReplicaLag, "replica.behind", "deltas that a table does not have", _of("behind"), "table"),
     _counter(facts.Alert, "topics.alerts", "things somebody should look at", lambda fact: float(not fact.over), "name"),
     _counter(facts.Cleaned, "topics.deleted", "events of topics deleted one by one", _of("events")),
     _counter(facts.Cleaned, "topics.partitions.dropped", "partitions of topics dropped", _of("partitions")),

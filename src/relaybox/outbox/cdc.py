@@ -16,7 +16,7 @@ from string import Formatter
 from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from ..drivers import parse
+from ..drivers import parse, resolved
 from ..errors import ConfigError
 from ..store.names import Tables
 from ..store.outbox import OutboxStore, open_store
@@ -64,7 +64,7 @@ def connector(
         raise ConfigError("expected the connector to have a name")
     if not _TOPIC.fullmatch(topic_prefix):
         raise ConfigError(f"expected the topic prefix to be letters, digits, '.', '_' and '-', got {topic_prefix!r}")
-    parts = urlsplit(url)
+    parts = urlsplit(resolved(url))
     dialect = parse(url).dialect
     if dialect == "sqlite":
         raise ConfigError("SQLite has no log that others could read: use a relay, or PostgreSQL or MySQL")

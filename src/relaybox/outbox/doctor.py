@@ -39,15 +39,19 @@ __all__ = ["Finding", "aexamine", "checkup", "examine"]
 UNDELIVERED = timedelta(seconds=60)
 
 
-def examine(database: Runner, store: OutboxStore, *, clock: Clock = SYSTEM_CLOCK) -> list[Finding]:
+def examine(
+    database: Runner, store: OutboxStore, *, clock: Clock = SYSTEM_CLOCK, feeds: FeedSettings | None = None
+) -> list[Finding]:
     with database.connection() as connection:
-        found = run(checkup(store, clock, _announced_pid(connection.raw)), connection)
+        found = run(checkup(store, clock, _announced_pid(connection.raw), feeds), connection)
     return found + play(_locks(store), database)
 
 
-async def aexamine(database: AsyncRunner, store: OutboxStore, *, clock: Clock = SYSTEM_CLOCK) -> list[Finding]:
+async def aexamine(
+    database: AsyncRunner, store: OutboxStore, *, clock: Clock = SYSTEM_CLOCK, feeds: FeedSettings | None = None
+) -> list[Finding]:
     async with database.connection() as connection:
-        found = await arun(checkup(store, clock, _announced_pid(connection.raw)), connection)
+        found = await arun(checkup(store, clock, _announced_pid(connection.raw), feeds), connection)
     return found + await aplay(_locks(store), database, clock)
 
 
@@ -81,7 +85,12 @@ def file_system_of(file: str, read: Callable[[], str] | None = None) -> str | No
     return found
 
 
-def checkup(store: OutboxStore, clock: Clock = SYSTEM_CLOCK, announced_pid: int | None = None) -> Op[list[Finding]]:
+def checkup(
+    store: OutboxStore,
+    clock: Clock = SYSTEM_CLOCK,
+    announced_pid: int | None = None,
+    feeds: FeedSettings | None = None,
+) -> Op[list[Finding]]:
     """Every check, in reading order. Run it outside a transaction: a refused question must not spoil the next."""
     seen = yield from vitals(store.sql, clock)
     schema = yield from _schema(store)
@@ -99,7 +108,8 @@ def checkup(store: OutboxStore, clock: Clock = SYSTEM_CLOCK, announced_pid: int 
         findings += _unread(seen)
     if store.dialect == "postgres":
         findings += yield from _topics(open_topic_store(store.dialect, store.tables), clock)
-        findings += yield from _feeds(open_feed_store(store.dialect, store.tables), clock)
+        limits = FeedSettings() if feeds is None else feeds
+        findings += yield from _feeds(open_feed_store(store.dialect, store.tables), clock, limits)
     return findings
 
 
@@ -145,9 +155,8 @@ def _topics(store: TopicStore, clock: Clock) -> Op[list[Finding]]:
     return found
 
 
-def _feeds(store: FeedStore, clock: Clock) -> Op[list[Finding]]:
+def _feeds(store: FeedStore, clock: Clock, limits: FeedSettings) -> Op[list[Finding]]:
     """Only where there are any."""
-    limits = FeedSettings()
     try:
         if (yield from store.plan()) or not (feeds := (yield from store.look(limits.late, clock.database_now()))):
             return []

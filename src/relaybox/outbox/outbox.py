@@ -12,7 +12,6 @@ with outbox.deliver(listeners):
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -23,11 +22,11 @@ from ..audit import Audit, Auditor
 from ..clock import SYSTEM_CLOCK, Clock
 from ..codec import JSON_CODEC, Codec
 from ..contracts import Contracts
-from ..drivers import open_async, open_sync, parse, wrap
+from ..drivers import check_shared, open_async, open_sync, wrap
 from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
 from ..drivers.spi import AsyncHandle, AsyncRunner, DialectName, Handle, Runner
 from ..durations import Duration, parse_duration
-from ..engine.wakeups import Notifier, ThreadNotifier
+from ..engine.wakeups import Notifier, ThreadNotifier, notifier
 from ..errors import Closed, ConfigError
 from ..event import Event
 from ..facts import Observer, Observers, Purged
@@ -67,7 +66,6 @@ if TYPE_CHECKING:  # topics and feeds stand on the outbox; here are only the doo
     from ..topics.context import TopicContext
     from ..topics.topics import AsyncTopics, Topics
 
-log = logging.getLogger("relaybox")
 R = TypeVar("R", Runner, AsyncRunner)
 
 
@@ -89,7 +87,7 @@ class _Shared(Owning):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """
-        target     a URL, an engine or a pool of a library that relaybox knows
+        target     a URL; a SQLAlchemy engine; a pool of psycopg_pool or asyncpg; or a function that returns one
         table      the event table; the others are named after it
         cdc        change data capture reads the table: events are only written, and relaybox delivers none
         contracts  write() refuses events that do not keep theirs
@@ -115,7 +113,6 @@ class _Shared(Owning):
         self._node: Node | None = None
         self._running: list[Any] = []  # its services
         self._closed = False
-        self._orphaned = False  # forked off a process that delivers, and not told yet
         self._routing: Routes | None = None
         self._open(target)
 
@@ -126,8 +123,8 @@ class _Shared(Owning):
         """Threads and tasks stay with the parent, which goes on delivering. What is written here is not claimed under
         the parent's name: nobody would hand it over."""
         self.__dict__.pop("topics", None)
-        self._orphaned, self._node = self._node is not None, None
-        self._running.clear()
+        self._forked()
+        self._node = None
         self._writer = self._make_writer()
 
     # -- services -----------------------------------------------------------------------------------
@@ -152,11 +149,7 @@ class _Shared(Owning):
         """For services that have connections of their own."""
         if self._cdc:
             raise ConfigError("change data capture delivers the events of this outbox: make another without cdc=True")
-        if isinstance(self._target, str) and parse(self._target).in_memory:
-            raise ConfigError(
-                "an in-memory SQLite database belongs to one connection, so nobody else could write to it; "
-                "use a file such as sqlite:///outbox.db"
-            )
+        check_shared(self._target)
 
     def _connect(self, closing: AsyncExitStack) -> AsyncRunner:
         """Connections for a service, in the loop that runs."""
@@ -345,12 +338,6 @@ class _Shared(Owning):
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("this outbox is closed; make a new one")
-        if self._orphaned:
-            self._orphaned = False
-            log.warning(
-                "this process was forked after delivery had started: it delivers nothing itself, and what it writes "
-                "waits for the processes that do. Start delivery after the fork"
-            )
 
 
 def _age(name: str, given: Duration | None) -> timedelta | None:
@@ -367,9 +354,9 @@ class Outbox(_Shared, Sync, Closing):
     _notifier: ThreadNotifier | None
 
     def _open(self, target: Any) -> None:
-        self._db = open_sync(target).within(self.settings.delivery.batch_seconds)
+        self._db = open_sync(target, callers=True).within(self.settings.delivery.batch_seconds)
         self._services: Runner = open_sync(target, timeout=self.settings.delivery.statement_seconds)
-        self._connected(self._db.dialect, lambda: ThreadNotifier(self._notify))
+        self._connected(self._db.dialect, lambda: notifier(self._notify, here=self._db.here))
         desk = self._desk(self._db)
         self.dead, self.events, self.keys = DeadLetters(desk), Events(desk), Keys(desk)
 
@@ -436,6 +423,7 @@ class Outbox(_Shared, Sync, Closing):
     def write_all(self, handle: Handle, events: Sequence[Event]) -> list[int | None]:
         """As `write`, for many events: in list order and one round trip, with topics one for each of them."""
         self._check_open()
+        self._tell_of_fork()
         writer = self._writer
         connection = writer.connection(handle)
         if connection.is_async:
@@ -494,7 +482,7 @@ class AsyncOutbox(_Shared, Async, AsyncClosing):
     _notifier: Notifier | None
 
     def _open(self, target: Any) -> None:
-        self._db = open_async(target).within(self.settings.delivery.batch_seconds)
+        self._db = open_async(target, callers=True).within(self.settings.delivery.batch_seconds)
         # Connections of their own: the program's transactions must not keep heartbeats, renewals and settles waiting.
         self._services: AsyncRunner = open_async(target, timeout=self.settings.delivery.statement_seconds)
         self._connected(self._db.dialect, lambda: Notifier(self._notify))
@@ -544,6 +532,7 @@ class AsyncOutbox(_Shared, Async, AsyncClosing):
 
     async def write_all(self, handle: AsyncHandle, events: Sequence[Event]) -> list[int | None]:
         self._check_open()
+        self._tell_of_fork()
         writer = self._writer
         connection = writer.connection(handle)
         if not connection.is_async and self.store.dialect != "sqlite":  # a file answers without a network

@@ -16,6 +16,7 @@ from ..facts import ClaimLost, Observers, TakenOver
 from ..op import Op
 from ..settings import Settings
 from ..store.outbox import OutboxStore
+from ..words import counted
 from .shards import wish
 from .source import OrderedSource, OutboxSource
 
@@ -80,7 +81,7 @@ class OutboxRegistration:
         dead, events = await self._db.run(taken)
         if dead:
             faults.hit("takeover.after")
-            log.warning("took over %d events of %d dead instances", events, dead)
+            log.warning("took over %s of %s", counted(events, "event"), counted(dead, "dead instance"))
             self._observers(TakenOver(dead, events))
         if dead or events:  # also claims whose lease ended although their owner lives
             self._freed()

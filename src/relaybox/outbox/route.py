@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidEvent, NotFound, SchemaMissing, StoreBusy, StoreError
@@ -21,6 +20,7 @@ from ..store.feeds import open_feed_store
 from ..store.outbox import OutboxStore
 from ..store.schema import Migration, Schema
 from ..store.topics import TopicRow
+from ..words import did_you_mean
 
 if TYPE_CHECKING:
     from ..store.topics.store import TopicStore
@@ -145,12 +145,8 @@ class Routes:
 def unknown_topic(store: TopicStore, name: str) -> Op[NotFound]:
     """The error to raise, with a name that is like it."""
     names = [row.topic.name for row in (yield from store.topics())]
-    near = get_close_matches(name, names, n=1)
-    if near:
-        message = f"topic {name!r} is not configured; did you mean {near[0]!r}?"
-    else:
-        message = f"topic {name!r} is not configured; topics.configure(Topic.pub_sub({name!r})) makes it"
-    return NotFound("topic", name, message)
+    hint = did_you_mean(name, names, f"; topics.configure(Topic.pub_sub({name!r})) makes it")
+    return NotFound("topic", name, f"topic {name!r} is not configured{hint}")
 
 
 def labelled(event: Event, topic: str | None) -> Event:

@@ -12,7 +12,7 @@ from typing import Final
 from ..codec import Codec
 from ..drivers.spi import AsyncRunner
 from ..engine.dispatch import Durations
-from ..errors import ConfigError, NotFound
+from ..errors import ConfigError
 from ..event import Event
 from ..facts import Observers
 from ..outbox import AsyncOutbox, Outbox
@@ -66,7 +66,7 @@ class FeedInput(GroupInput):
     async def start(self, db: AsyncRunner, publisher: Publisher) -> None:
         found = await db.run(self._feeds.feeds(self._feed), tx=False)
         if not found:
-            raise NotFound("feed", self._feed, f"there is no feed {self._feed!r}; feeds.list() names those there are")
+            await db.run(self._feeds.feed(self._feed), tx=False)  # says so
         if found[0].topic != self._joining.topic:
             raise ConfigError(
                 f"feed {self._feed!r} writes to topic {found[0].topic!r}, and the relay reads {self._joining.topic!r}"

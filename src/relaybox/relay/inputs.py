@@ -76,8 +76,8 @@ class RelayInput(ABC):
         return Counts() if self._running is None else self._running.engine.counts
 
     @abstractmethod
-    async def tend(self, db: AsyncRunner, outage: str | None) -> None:
-        """Every second while the relay works."""
+    async def tend(self, db: AsyncRunner, sends: str) -> None:
+        """Every second while the relay works; `sends` says where to, or why it does not."""
 
     @abstractmethod
     async def status(self, db: AsyncRunner) -> Status: ...
@@ -91,7 +91,7 @@ class RelayInput(ABC):
 
 class OutboxInput(RelayInput):
     _running: Node | None
-    _told: tuple[int, str | None] = (0, None)
+    _told: tuple[int, str] = (0, "")
 
     @cached_property
     def _store(self) -> OutboxStore:
@@ -119,11 +119,11 @@ class OutboxInput(RelayInput):
         assert self._running is not None
         await self._running.drain()
 
-    async def tend(self, db: AsyncRunner, outage: str | None) -> None:
-        """An outage is written down with this process, for `relaybox status`."""
+    async def tend(self, db: AsyncRunner, sends: str) -> None:
+        """It is written down with this process, for `relaybox status`."""
         assert self._running is not None
-        note = self._running.owner, outage
-        if note != self._told and (outage or self._told[1] is not None):
+        note = self._running.owner, sends
+        if note != self._told:
             await db.run(self.box.store.note(*note), tx=False)
             self._told = note
 
@@ -203,7 +203,7 @@ class GroupInput(RelayInput):
     def counts(self) -> Counts:
         return Counts() if self._running is None else self._running.counts
 
-    async def tend(self, db: AsyncRunner, outage: str | None) -> None:
+    async def tend(self, db: AsyncRunner, sends: str) -> None:
         if self._observers and not isinstance(self._running, RowMember):  # whose engine measures
             oldest: timedelta | None = None
             try:

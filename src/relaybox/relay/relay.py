@@ -206,7 +206,7 @@ class AsyncRelay(AsyncService):
             if self._queue is not None:
                 self._queue.tell()
             try:
-                await self._input.tend(db, self._outage)
+                await self._input.tend(db, self._outage or f"sends to {self.sink.name}")
             except StoreError as error:
                 log.debug("the state of a relay could not be written or measured: %s", type(error).__name__)
             await self._clock.sleep(PULSE)

@@ -72,12 +72,19 @@ class Applying:
 
     # -- a message ------------------------------------------------------------------------------------
 
-    def take(self, message: FeedMessage, now: datetime | None) -> Moves[Applied]:
+    def take(self, message: FeedMessage, now: datetime | None, latest: int) -> Moves[Applied]:
+        """`latest`: no epoch begins after that."""
         if message.feed != self.feed:
             raise FeedError(
                 f"a message of feed {message.feed!r} came, and this replica follows {self.feed!r}", "message"
             )
         position = yield from self.found(how="lock")
+        if message.epoch != position.epoch and message.at > latest:
+            raise FeedError(
+                f"a message of feed {message.feed!r} says that an epoch has begun in the future: all others of today "
+                "would be older. The clock of its source is wrong, or somebody else has sent it",
+                "message",
+            )
         if message.op is not None:
             return (yield from self._row(position, message, now))
         return (yield from self.delta(position, message, now))
@@ -213,8 +220,6 @@ class Applying:
     # -- one row --------------------------------------------------------------------------------------
 
     def _row(self, at: Position, message: FeedMessage, now: datetime | None) -> Op[Applied]:
-        if not message.body:
-            return Applied(at, first=False)  # a tombstone: the row went with the message before
         if message.epoch != at.epoch:
             if message.at < at.era:
                 return Applied(at, first=False)
@@ -222,8 +227,7 @@ class Applying:
             at = Position(self.feed, at.key, at.types, message.epoch, 0, None, message.at)
         if message.n <= at.n:
             return Applied(at, first=False)
-        found = message.decoded()
-        (row,) = rows_of([found.get("before" if message.op == "d" else "after")])
+        row = message.row()
         version, gone, seen = yield from self.kept.noted(row)
         fresh = version < message.n or (version == message.n and gone and message.op != "d")
         if fresh:

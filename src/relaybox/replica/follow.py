@@ -19,9 +19,9 @@ from ..drivers.spi import AsyncRunner
 from ..errors import RelayboxError, StoreBusy
 from ..facts import LoopFailed, Observers, ReplicaLag, Replicated
 from ..memory import freeze_gc
+from ..printable import stack_of
 from ..service import AsyncService
 from ..settings import Settings
-from ..store.feeds.reading import FeedHead
 from ..tasks import FIRST_PAUSE, cancelled
 from ..values import Counts
 from .apply import Applied, Applying
@@ -53,7 +53,6 @@ class Following(AsyncService):
         self._applying = applying
         assert applying.source is not None
         self._reading = applying.source
-        self._at: FeedHead | None = None  # where the table is, as far as this process knows
         self._trouble: str | None = None
         self._counts = Counts()
         self._stopping = False
@@ -139,9 +138,9 @@ class Following(AsyncService):
         """The text of an error that is not ours may have anything in it."""
         reason = str(error) if isinstance(error, RelayboxError) else type(error).__name__
         if reason != self._trouble:
-            log.error("%s: %s; it is tried again", self.name, reason)
-            log.debug("%s failed", self.name, exc_info=error)
-        self._trouble, self._at = reason, None
+            stack = "" if isinstance(error, RelayboxError) else stack_of(error)
+            log.error("%s: %s; it is tried again%s", self.name, reason, stack)
+        self._trouble = reason
         self._counts = replace(self._counts, failed=self._counts.failed + 1)
         self._observers(LoopFailed("replica", f"{type(error).__name__}: {reason}"))
 
@@ -149,19 +148,18 @@ class Following(AsyncService):
         """True: there may be more to do now."""
         table, feed = self._applying.kept.table, self._applying.feed
         head = await self._source_db.run(self._reading.head(), tx=False)
+        at = await self._db.run(self._applying.found(), tx=False)
         done: Sequence[Applied] = ()
-        if head != self._at:
+        if (at.epoch, at.n) != head:
             at, done = await transact(
                 self._applying.advance(DELTAS, self._clock.database_now()), self._db, self._source_db
             )
-            self._at = FeedHead(at.epoch or "", at.n)
         for each in done:
             self._observers(Replicated(table, feed, each.inserted, each.deleted, each.copied))
             if each.copied:
                 log.info("%s: all %d rows were copied", self.name, each.inserted)
         self._counts = replace(self._counts, done=self._counts.done + len(done))
-        assert self._at is not None
-        self._observers(ReplicaLag(table, max(0, head.n - self._at.n) if head.epoch == self._at.epoch else None))
-        if self._at == head:
+        self._observers(ReplicaLag(table, max(0, head.n - at.n) if head.epoch == at.epoch else None))
+        if (at.epoch, at.n) == head:
             self._even.set()
         return bool(done)

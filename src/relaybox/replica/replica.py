@@ -38,8 +38,10 @@ from ..store.schema import Migration
 from ..twins import AsyncClosing, Closing, told_by
 from .apply import Applied, Applying, check_same
 from .follow import Following
-from .message import FeedMessage
+from .message import FeedMessage, micros
 from .moves import Moves, T, aplay, lender, play, there, transact
+
+CLOCKS_DIFFER = 3_600_000_000  # microseconds, at most, between that of a source and ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,7 @@ class _Shared(Owning):
                 f"{self.feed!r}",
                 "table",
             )
+        yield from self.kept.check_beside()
         made = not columns
         if made:
             yield from self.kept.create(key, types)
@@ -172,6 +175,7 @@ class _Shared(Owning):
         if made or was is None or (list(was.key), dict(was.types)) != (list(key), types):
             yield from self.kept.make_beside(key, columns)
             yield from self.store.begin(self.table, self.feed, key, types)
+        self.kept.stale = True
         return done
 
     def _verify(self) -> Moves[None]:
@@ -198,7 +202,8 @@ class _Shared(Owning):
     def _applied(self, event: Event[Any]) -> Moves[Applied]:
         if not isinstance(event, Event):
             raise ConfigError(f"expected an event of a feed, got {type(event).__name__}")
-        return (yield from self._applying.take(FeedMessage.of(event), self._clock.database_now()))
+        latest = micros(self._clock.now()) + CLOCKS_DIFFER
+        return (yield from self._applying.take(FeedMessage.of(event), self._clock.database_now(), latest))
 
     def _told(self, done: Applied) -> bool:
         if done.first:
@@ -242,8 +247,8 @@ class Replica(_Shared, Closing):
     safe to use from many threads; its service works in a thread of its own."""
 
     def _open(self) -> None:
-        self._db = open_sync(self._target)
-        self._source_db = None if self._source is None else open_sync(self._source._target)
+        self._db = open_sync(self._target, callers=True)
+        self._source_db = None if self._source is None else open_sync(self._source._target, callers=True)
         self._connected(self._db.dialect)
 
     def migrate(self) -> list[Migration]:
@@ -313,8 +318,8 @@ class AsyncReplica(_Shared, AsyncClosing):
     service works in the event loop that starts it."""
 
     def _open(self) -> None:
-        self._db = open_async(self._target)
-        self._source_db = None if self._source is None else open_async(self._source._target)
+        self._db = open_async(self._target, callers=True)
+        self._source_db = None if self._source is None else open_async(self._source._target, callers=True)
         self._connected(self._db.dialect)
 
     async def migrate(self) -> list[Migration]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .load import Explained, Loaded, leaves, prefixed, read_file, table_of
+from .load import Explained, Loaded, from_mapping, leaves, nearest, prefixed, read_file, table_of
 from .sections import (
     BATCHES,
     INGEST,
@@ -28,6 +28,7 @@ from .sections import (
     UnknownTopics,
     chosen,
     explained,
+    programs,
     shard_numbers,
 )
 
@@ -58,8 +59,11 @@ __all__ = [
     "UnknownTopics",
     "chosen",
     "explained",
+    "from_mapping",
     "leaves",
+    "nearest",
     "prefixed",
+    "programs",
     "read_file",
     "shard_numbers",
     "table_of",

@@ -144,11 +144,11 @@ def nearest(name: str, known: Collection[str]) -> str:
     """A hint for a name that is mistyped, or is only the last part of one."""
     sections = {path.partition(".")[0] for path in known if "." in path}
     if "." not in name and (section := get_close_matches(name, sections, 1, cutoff=0.8)):
-        return f"; do you mean {section[0]}?"
+        return f"; did you mean {section[0]}?"
     last = re.split(r"[._]", name)[-1]
     same_end = [path for path in known if re.split(r"[._]", path)[-1] == last]
     found = get_close_matches(name, known, 1, cutoff=0.8) or same_end or get_close_matches(name, known, 1)
-    return f"; do you mean {found[0]}?" if found else f"; a setting is a section and a name, such as {min(known)}"
+    return f"; did you mean {found[0]}?" if found else f"; a setting is a section and a name, such as {min(known)}"
 
 
 # -- the environment --------------------------------------------------------------------------------
@@ -217,7 +217,14 @@ def from_file(cls: type, path: Path, elsewhere: Collection[str]) -> dict[str, An
     return dict(_flat(cls, read_file(path), "", elsewhere))
 
 
-def _flat(cls: type, content: Mapping[str, Any], above: str, elsewhere: Collection[str]) -> Iterator[tuple[str, Any]]:
+def from_mapping(cls: type, content: Mapping[str, Any], elsewhere: Collection[str]) -> dict[str, Any]:
+    """The same of nested dicts of a program, where a number of a duration is seconds."""
+    return dict(_flat(cls, content, "", elsewhere, as_text=False))
+
+
+def _flat(
+    cls: type, content: Mapping[str, Any], above: str, elsewhere: Collection[str], *, as_text: bool = True
+) -> Iterator[tuple[str, Any]]:
     kinds = {entry.name: get_type_hints(cls)[entry.name] for entry in dataclasses.fields(cls)}
     for name, value in content.items():
         kind = kinds.get(name)
@@ -225,8 +232,9 @@ def _flat(cls: type, content: Mapping[str, Any], above: str, elsewhere: Collecti
             continue
         if dataclasses.is_dataclass(kind):
             assert isinstance(kind, type)
-            yield from _flat(kind, table_of({above + name: value}, above + name), f"{above}{name}.", elsewhere)
-        elif kind in (DurationField, OptionalDurationField):
+            inside = table_of({above + name: value}, above + name)
+            yield from _flat(kind, inside, f"{above}{name}.", elsewhere, as_text=as_text)
+        elif as_text and kind in (DurationField, OptionalDurationField):
             yield above + name, str(value)  # a number is seconds in a program only
         else:
             yield above + name, value

@@ -425,6 +425,9 @@ class ListenSettings(_Section, section="listen"):
         return found
 
 
+# What the settings of a framework say, by path, and how that place is called: the least of all layers but the default.
+programs: dict[str, Callable[[], Mapping[str, Any]]] = {}
+
 # Names that are no settings: of the command line and the test kit, of sinks and sources, of one relay or ingest.
 VARIABLES = frozenset(
     {"URL", "TABLE", "SCHEMA", "INBOX", "CONFIG", "ACTOR", "LOG_LEVEL", "LOG_FORMAT", "SINK", "SOURCE", "CRASH"}
@@ -525,7 +528,7 @@ def explained(
 ) -> Loaded[Settings]:
     """As `Settings.load`, with the origin of each value."""
     environment = os.environ if environment is None else environment
-    layers: dict[str, Mapping[str, Any]] = {}
+    layers: dict[str, Mapping[str, Any]] = {name: said() for name, said in programs.items()}
     if file or (file := environment.get("RELAYBOX_CONFIG")):
         layers[f"file {Path(file).name}"] = from_file(Settings, Path(file), TABLES | _PROCESSES)
     variables = VARIABLES | {path.replace(".", "_").upper() for path in _PROCESSES}

@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, overload
@@ -30,7 +30,7 @@ from ..engine.threads import ListenerThreads
 from ..errors import ConfigError
 from ..event import Event
 from ..facts import Delivered, Died, Retried
-from ..listeners import Listeners, registry
+from ..listeners import Listener, Listeners, registry
 from ..op import Op, T
 from ..outbox import AsyncOutbox, Outbox
 from ..outbox.source import OutboxSource
@@ -65,12 +65,12 @@ def deliver_pending(outbox: Any, listeners: Any, *, raise_errors: bool = True, l
     """Delivers what is due, in this call. To be awaited for an AsyncOutbox; for an Outbox, async listeners run in an
     event loop made for it."""
     if isinstance(outbox, AsyncOutbox):
-        return _Drain(outbox, outbox._db, listeners, _Here(1)).run(raise_errors, limit)
+        return _Drain(outbox, outbox._db, listeners, _Here(outbox._target)).run(raise_errors, limit)
     with suppress(RuntimeError):
         asyncio.get_running_loop()
         raise ConfigError("deliver_pending was called inside an event loop; give it an AsyncOutbox, and await it")
     loop = _StandingLoop()
-    drain = _Drain(outbox, _Blocking(outbox, loop), listeners, _BesideLoop(loop))
+    drain = _Drain(outbox, _Blocking(outbox, loop), listeners, _BesideLoop(outbox._target, loop))
     return loop.run(drain.run(raise_errors, limit))
 
 
@@ -139,18 +139,33 @@ class _Blocking:
 
 
 class _Here(ListenerThreads):
-    """Plain listeners in the calling thread: what they use belongs to the test."""
+    """Plain listeners in the calling thread: what they use belongs to the test. One of a framework that refuses to work
+    in an event loop is called where the framework says."""
+
+    def __init__(self, target: Any) -> None:
+        super().__init__(1)
+        self._frameworks = [framework for framework in self._frameworks if framework.concerns(target)]
+
+    def _within(self, listener: Listener) -> Listener:
+        for framework in self._frameworks if not listener.is_async else ():
+            listener = replace(listener, call=framework.apart(listener.call), is_async=True)
+        return listener
 
     async def call(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
 
 
-class _BesideLoop(ListenerThreads):
+class _BesideLoop(_Here):
     """The same, while the loop stands still."""
 
-    def __init__(self, loop: _StandingLoop) -> None:
-        super().__init__(1)
+    def __init__(self, target: Any, loop: _StandingLoop) -> None:
+        super().__init__(target)
         self._standing = loop
+
+    def _within(self, listener: Listener) -> Listener:
+        for framework in self._frameworks if listener.is_async else ():
+            listener = replace(listener, call=framework.here(listener.call), is_async=False)
+        return listener
 
     async def call(self, function: Callable[..., Any], *args: Any) -> Any:
         return await self._standing.call(function, *args)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from math import ceil
@@ -101,13 +102,19 @@ class Throttle:
 
 class Job:
     def __init__(
-        self, context: TopicContext[Any], topic: TopicRow, group: GroupRow, limits: BackfillLimits = PACES["normal"]
+        self,
+        context: TopicContext[Any],
+        topic: TopicRow,
+        group: GroupRow,
+        limits: BackfillLimits = PACES["normal"],
+        tell: Callable[[Progress], object] | None = None,
     ) -> None:
         self._store: TopicStore = context.store
         self._clock = context.clock
         self._topic = topic
         self._group = group
         self._limits = limits
+        self._tell = tell
         self._token = new_token()
 
     def run(self) -> Script[Progress]:
@@ -174,6 +181,8 @@ class Job:
                 return False
             count, ended = step
             busy, added = 0, added + count
+            if self._tell is not None:
+                self._tell((yield from self._progress()))
             if ended:
                 return True
             if (pause := throttle.spent(count, self._clock.monotonic() - before)) > 0:

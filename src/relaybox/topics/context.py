@@ -11,12 +11,14 @@ from ..audit import Auditor
 from ..clock import Clock
 from ..codec import Codec
 from ..drivers.spi import AsyncRunner, Runner
-from ..errors import GroupError, NotFound
+from ..errors import GroupError, InUse, NotFound
 from ..facts import Observers
 from ..op import Op
 from ..outbox.route import unknown_topic
 from ..settings import Settings
+from ..store.feeds import open_feed_store
 from ..store.topics import GroupRow, TopicRow
+from ..words import did_you_mean
 from .liveness import Heartbeats
 from .shared_reads import SharedReads
 
@@ -75,12 +77,22 @@ class TopicContext(Generic[R]):
         yield from in_its_cluster(self.store, row)
         return row
 
+    def unfed(self, topic: str) -> Op[None]:
+        """InUse: feeds write their deltas to it."""
+        names = yield from open_feed_store(self.store.dialect, self.store.tables).of_topic(topic)
+        if names:
+            raise InUse(
+                "topic", topic, f"topic {topic!r} has the deltas of feed {', '.join(names)}; drop the feed first"
+            )
+
     def reader(self, topic: str, group: str) -> Op[tuple[TopicRow, GroupRow]]:
         """A group and its topic, which must be there."""
         row = yield from self.known(topic)
         found = yield from self.store.group(topic, group)
         if found is None:
-            raise NotFound("group", group, f"topic {topic!r} has no group {group!r}; see `relaybox groups list`")
+            names = [each.name for each in (yield from self.store.groups(topic))]
+            hint = did_you_mean(group, names, "; see `relaybox groups list`")
+            raise NotFound("group", group, f"topic {topic!r} has no group {group!r}{hint}")
         return row, found
 
     def state_changed(self, group: GroupRow) -> None:

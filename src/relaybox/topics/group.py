@@ -220,12 +220,14 @@ class _Group(WithTopicContext):
             after = yield from commit(self._store.catch_up(topic, group, after, self._now))
 
     @slow
-    def backfill(self, *, pace: Pace = "gentle") -> Script[Progress]:
+    def backfill(
+        self, *, pace: Pace = "gentle", progress: Callable[[Progress], object] | None = None
+    ) -> Script[Progress]:
         """Where a topic knows of each event which groups have it (tracking bitmap or acks): what was written before the
         group came, and is not complete yet, waits for it too. Ends when it is done, and goes on where an earlier run
         ended. `pace`: gentle, normal or fast; each looks how long others must wait, and slows down."""
         limits = pace_of(pace)
-        return (yield from Job(self._context, *(yield from self._find()), limits).run())
+        return (yield from Job(self._context, *(yield from self._find()), limits, progress).run())
 
     @twin
     def cancel_backfill(self) -> Script[bool]:

@@ -108,6 +108,8 @@ def move(
     if to is None:
         to = was if was in TRACKINGS[semantics] else "offset"
     check(row, semantics, to, groups)
+    if semantics == "queue":
+        yield from commit(context.unfed(topic))
     # A queue and a pub/sub topic that are tracked by offset are the same tables.
     ways = [to] if semantics == row.topic.semantics else list(dict.fromkeys(("offset", to)))
     steps = [step for begin, end in pairwise((was, *ways)) for step in _steps(begin, end)]

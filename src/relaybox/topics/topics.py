@@ -83,9 +83,10 @@ class _Topics(WithTopicContext, Generic[G]):
 
     @slow
     def drop(self, topic: str, **audit: Unpack[Audit]) -> Script[bool]:
-        """Deletes the topic with its events. InUse: a group reads it that is not cancelled, or a queue has unfinished
-        events. False: there is none."""
+        """Deletes the topic with its events. InUse: a group reads it that is not cancelled, a feed writes to it, or a
+        queue has unfinished events. False: there is none."""
         yield from look(sees_all(self._store, "parked"))
+        yield from look(self._context.unfed(topic))
         return (yield from self._audited("drop", topic, self._store.drop(topic), audit))
 
     @twin

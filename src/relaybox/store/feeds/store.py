@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from ...errors import FeedError, NotFound, StoreError
 from ...op import Copy, Op, Result, Statement
+from ...words import did_you_mean
 from ..dialect import POSTGRES
 from ..queries import fill, texts
 from . import Chunk, Drift, FeedCounts, FeedRow, FeedTables, Kept, KeptDelta, Refreshed, made
@@ -48,7 +49,7 @@ class FeedStore(ScheduleOps):
     def feed(self, name: str) -> Op[FeedRow]:
         found = yield from self.feeds(name)
         if not found:
-            raise _unknown(name)
+            raise (yield from self._missing(name))
         return found[0]
 
     def feeds(self, name: str | None = None) -> Op[list[FeedRow]]:
@@ -59,17 +60,22 @@ class FeedStore(ScheduleOps):
         created, refreshed = self.from_time(row[13]), None if row[14] is None else self.from_time(row[14])
         return FeedRow._make((*row[:13], created, refreshed, *row[15:]))
 
+    def _missing(self, name: str) -> Op[NotFound]:
+        """The error to raise, with a name that is like it."""
+        hint = did_you_mean(name, [row.name for row in (yield from self.feeds())], _LISTED)
+        return NotFound("feed", name, f"there is no feed {name!r}{hint}")
+
     def counts(self, name: str) -> Op[FeedCounts]:
         result = yield self.sql["feed.counts"].bind(name=name)
         if not result.rows:
-            raise _unknown(name)
+            raise (yield from self._missing(name))
         return FeedCounts(*result.rows[0])
 
     def own_topic(self, name: str) -> Op[str | None]:
         """The topic that was made with the feed; None: there was one already."""
         result = yield self.sql["feed.own"].bind(name=name)
         if not result.rows:
-            raise _unknown(name)
+            raise (yield from self._missing(name))
         return str(result.rows[0][0]) if result.rows[0][1] else None
 
     # -- what changes -----------------------------------------------------------------------------
@@ -125,6 +131,12 @@ class FeedStore(ScheduleOps):
         """Whether this database has the tables of feeds."""
         return bool((yield self.sql["feed.there"].bind()).rows[0][0])
 
+    def of_topic(self, topic: str) -> Op[list[str]]:
+        """Feeds whose deltas go there."""
+        if not (yield from self.there()):
+            return []
+        return [row[0] for row in (yield self.sql["feed.of_topic"].bind(topic=topic)).rows]
+
     def sweep(self, topic: int, limit: int) -> Op[tuple[int, Sequence[str]]]:
         """Deletes the chunks of deltas whose events have left a topic: how many deltas that were, and for each that a
         job still had to read the job's group."""
@@ -161,8 +173,12 @@ def _named(deltas: Sequence[KeptDelta]) -> dict[str, list[int]]:
     return {"feeds": [delta.feed for delta in deltas], "numbers": [delta.n for delta in deltas]}
 
 
+_LISTED = "; feeds.list() names those there are"
+
+
 def _unknown(name: str) -> NotFound:
-    return NotFound("feed", name, f"there is no feed {name!r}; feeds.list() names those there are")
+    """After an error of the database, which answers no question in this transaction."""
+    return NotFound("feed", name, f"there is no feed {name!r}{_LISTED}")
 
 
 def _forgotten(name: str, n: int) -> NotFound:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ...errors import FeedError
 
 KEY_BYTES = 3_072  # of all columns of a key together, on MySQL
+_FIELDS = re.compile(r"interval (?:year|month|day|hour|minute|second)(?: to (?:month|hour|minute|second))?")
 _TYPE = re.compile(r"([a-z][a-z0-9_ ]*?) *(?:\(([0-9]+)(?:, *(-?[0-9]+))?\))?( with(?:out)? time zone)?((?:\[\])*)\Z")
 _MYSQL = {
     "smallint": "smallint",
@@ -64,7 +65,7 @@ class FeedType(NamedTuple):
 
 
 def read_type(column: str, text: str) -> FeedType:
-    found = _TYPE.match(text) if isinstance(text, str) else None
+    found = _TYPE.match(_FIELDS.sub("interval", text)) if isinstance(text, str) else None
     name = "" if found is None else found[1] + (found[4] or "")
     name = _SHORT.get(name, name)
     if found is None or name not in _KNOWN:
@@ -74,6 +75,11 @@ def read_type(column: str, text: str) -> FeedType:
             "types",
         )
     return FeedType(name, int(found[2]) if found[2] else None, int(found[3] or 0), bool(found[5]))
+
+
+def free_text(type: str | None) -> bool:
+    """Whether two values may differ in what some collations overlook. None: nobody said the type."""
+    return type is None or type.startswith(("text", "char", "varchar", "name", "json"))
 
 
 def holds_json(type: str) -> bool:
@@ -104,7 +110,7 @@ def _decimal(column: str, type: FeedType) -> str:
     """Without limits it takes 35 digits and 30 behind the point: what has more is refused."""
     if type.precision is None:
         return "decimal(65,30)"
-    precision, scale = max(type.precision, type.scale), max(type.scale, 0)
+    precision, scale = max(type.precision - min(type.scale, 0), type.scale), max(type.scale, 0)
     if precision > 65 or scale > 30:
         raise FeedError(
             f"column {column!r} of the feed is numeric({type.precision},{type.scale}), and MySQL's decimals have 65 "

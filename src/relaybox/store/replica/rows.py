@@ -16,6 +16,12 @@ from ...errors import FeedError
 from ..event_rows import CHUNK_BYTES, CHUNK_ROWS
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)?T?(\d\d:\d\d:\d\d)(\.\d+)?(\+00:00)?\Z")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d\Z")
+_FRACTION = re.compile(r"\.(\d+)")
+_WORDS = {"postgres": ("false", "true"), "mysql": ("0", "1"), "sqlite": ("0", "1")}
+
+
+LONGEST = 10**9  # zeros at the end of nothing
 
 
 class Number(str):
@@ -58,17 +64,19 @@ class KeptColumn(NamedTuple):
     name: str
     type: str  # as text is cast
     declared: str
-    kind: str  # what it takes: text, number, float, time, bytes, json, array
+    kind: str  # what it takes: text, number, float, date, time, bytes, json, array
     digits: int | None  # behind the point; None: any number, or none is counted
     optional: bool  # a row may leave it out
     writable: bool
+    equals: str  # the operator that compares two values of it
 
 
 Cell = Callable[[Any], Any]
 
 
-def cell_of(column: KeptColumn, *, holds_json: bool, words: tuple[str, str]) -> Cell:
-    """What makes a cell of a value. `words`: false and true."""
+def cell_of(column: KeptColumn, *, holds_json: bool, dialect: str) -> Cell:
+    """What makes a cell of a value."""
+    words, ours = _WORDS[dialect], dialect == "postgres"  # whose words and times PostgreSQL reads
 
     def refused(why: str) -> FeedError:
         return FeedError(f"column {column.name!r} ({column.declared}) cannot hold a value of the feed: {why}", "value")
@@ -82,15 +90,35 @@ def cell_of(column: KeptColumn, *, holds_json: bool, words: tuple[str, str]) -> 
         if isinstance(value, bool):
             return str(int(value))
         if not isinstance(value, Number):
-            raise refused("it is no number")
+            return beyond(value)
         if column.digits is not None and _digits(value) > column.digits:
             raise refused("it has more digits behind the point")
         return value
 
+    def beyond(value: Any) -> str:
+        """NaN, Infinity and -Infinity: words in JSON, and numbers to PostgreSQL."""
+        if not ours:
+            raise refused("it is no number")
+        return text(value)
+
     def rounded(value: Any) -> str:
-        """A double: where the number was one, it comes out as it went in."""
-        if isinstance(value, Number) and Decimal(repr(float(value))) != Decimal(value):
+        """A double: where the number was one, it comes out as it went in. SQLite keeps words in columns of numbers."""
+        if not isinstance(value, Number):
+            return beyond(value) if dialect == "mysql" and isinstance(value, str) else text(value)
+        if Decimal(repr(float(value))) != Decimal(value):
             raise refused("a double would be another number")
+        return value
+
+    def day(value: Any) -> str:
+        if not isinstance(value, str) or not (_DAY.match(value) or (ours and "T" not in value)):
+            raise refused("it is no date" if ours else "it is no date of the years 1 to 9999")
+        return value
+
+    def instant(value: Any) -> str:
+        """As PostgreSQL reads it."""
+        fraction = _FRACTION.search(value) if isinstance(value, str) else None
+        if fraction is not None and column.digits is not None and len(fraction[1].rstrip("0")) > column.digits:
+            raise refused("it is more precise")
         return text(value)
 
     def moment(value: Any) -> str:
@@ -112,18 +140,23 @@ def cell_of(column: KeptColumn, *, holds_json: bool, words: tuple[str, str]) -> 
         "array": lambda value: array(value) if isinstance(value, list) else text(value),
         "number": number,
         "float": rounded,
-        "time": moment,
+        "date": day,
+        "time": instant if ours else moment,
         "bytes": hexadecimal,
     }
     return encode if holds_json else cells.get(column.kind, text)
 
 
 def _digits(number: str) -> int:
+    """Behind the point; less than none, if it ends in zeros before it."""
     if "e" in number.lower():
         parts = Decimal(number).as_tuple()
-        shown = "".join(map(str, parts.digits)).rstrip("0")
-        return max(0, -int(parts.exponent) - len(parts.digits) + len(shown))
-    return len(number.partition(".")[2].rstrip("0"))
+        whole, zeros, fraction = "".join(map(str, parts.digits)), int(parts.exponent), ""
+    else:
+        (whole, _, fraction), zeros = number.partition("."), 0
+    if fraction := fraction.rstrip("0"):
+        return len(fraction)
+    return len(whole.rstrip("0")) - len(whole) - zeros if whole.strip("-0") else -LONGEST
 
 
 def array(values: Sequence[Any]) -> str:
@@ -141,10 +174,11 @@ def array(values: Sequence[Any]) -> str:
 
 
 def batches(rows: Sequence[list[Any]]) -> Iterator[Sequence[list[Any]]]:
-    """As many as a statement carries. It may be in ASCII, where a letter takes up to 12 bytes."""
+    """Of cells. As many as a statement carries. It may be in ASCII, where a letter takes up to 12 bytes."""
     start = size = 0
     for number, row in enumerate(rows):
-        large = sum(len(cell) if cell.isascii() else 12 * len(cell) for cell in row if isinstance(cell, str))
+        text = "".join(filter(None, row))
+        large = len(text) if text.isascii() else 12 * len(text)
         if number > start and (size + large > CHUNK_BYTES or number - start == CHUNK_ROWS):
             yield rows[start:number]
             start, size = number, 0

@@ -8,20 +8,19 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from ....errors import FeedError
+from ....errors import FeedError, StoreError
+from ....feed import key_number
 from ....op import Op, Query
 from ...event_rows import as_json
 from ...names import Tables, identifier
 from ...queries import Names, fill, load, texts
 from .. import ReplicaStore
-from ..mapping import declared, holds_json
-from ..rows import Cell, KeptColumn, batches, cell_of
+from ..mapping import declared, free_text, holds_json
+from ..rows import Cell, KeptColumn, Number, batches, cell_of
 
 PRODUCT = "replica/kept"
 _PARAMETER = re.compile(r":[a-z_]")  # which statements would take for one
-_WORDS = {"postgres": ("false", "true"), "mysql": ("0", "1"), "sqlite": ("0", "1")}
-
-
+_BESIDE = ("relaybox_n", "relaybox_gone", "relaybox_snapshot")
 _ROWS = ("upsert", "note", "noted", "clear", "delete", "remove", "sweep", "some")
 
 
@@ -48,9 +47,11 @@ class KeptShape:
         self._json = {column.name for column in columns if column.kind == "json"}
         self._json |= {name for name, type in types.items() if name in self._names and holds_json(type)}
         self._cells: dict[str, Cell] = {
-            column.name: cell_of(column, holds_json=column.name in self._json, words=_WORDS[dialect])
-            for column in columns
+            column.name: cell_of(column, holds_json=column.name in self._json, dialect=dialect) for column in columns
         }
+        for column in self.key:
+            if column.kind == "text":
+                self._cells[column.name] = _spelled(self._cells[column.name])
 
     def row(self, row: Mapping[str, Any]) -> list[Any]:
         """Of all columns. A feed leaves a column of JSON out that holds the JSON null; None is the NULL of SQL."""
@@ -96,19 +97,32 @@ class KeptTable:
         self._names = KeptNames(table, schema).substitutions(store.quote)
         self.sql: dict[str, Query] = {}
         self._shape: KeptShape | None = None
+        self.stale = False  # the table may be another than it was read
 
-    def _asked(self, name: str, **fragments: str) -> Query:
-        """A query that is asked before the columns are known."""
+    def _asked(self, name: str, of: str = "kept", **fragments: str) -> Query:
+        """A query that is asked before the columns are known, about the table or the one beside it."""
         text, answer = texts(PRODUCT, self.dialect).queries[name]
-        finish = str if fragments else self._finish  # a type may look like a call: varying(10)
+        fragments |= {} if of == "kept" else {"kept_name": self._names[f"{of}_name"], "kept": self._names[of]}
+        finish = str if "definitions" in fragments else self._finish  # a type may look like a call: varying(10)
         return Query(name, finish(fill(text, Names(self._names | fragments, self._slots))), answer)
 
     # -- what there is ----------------------------------------------------------------------------
 
-    def read_columns(self) -> Op[list[KeptColumn]]:
+    def read_columns(self, of: str = "kept") -> Op[list[KeptColumn]]:
         """Empty: there is no such table."""
-        rows = (yield self._asked("kept.columns").bind()).rows
-        return [KeptColumn._make((*row[:5], bool(row[5]), bool(row[6]))) for row in rows]
+        rows = (yield self._asked("kept.columns", of).bind()).rows
+        return [KeptColumn._make((*row[:5], bool(row[5]), bool(row[6]), row[7])) for row in rows]
+
+    def check_beside(self) -> Op[None]:
+        """Whether what stands beside the table is ours, if anything does."""
+        found = {column.name for column in (yield from self.read_columns("beside"))}
+        if found and not found.issuperset(_BESIDE):
+            name = self._names["beside_name"]
+            raise FeedError(
+                f"there is a table {name!r} that no replica has made, and the replica of {self.table!r} keeps keys in "
+                "one of that name: rename it, or choose another table for the feed",
+                "table",
+            )
 
     def create(self, key: Sequence[str], types: Mapping[str, str]) -> Op[None]:
         for wrong in _legible(types):
@@ -132,7 +146,7 @@ class KeptTable:
         types = {column.name: column.declared for column in columns}
         made = ", ".join(f"{self._quoted(name)} {types[name]} NOT NULL" for name in key)
         yield self._asked("kept.drop_beside").bind()
-        yield self._asked("kept.beside", key_definitions=made, key=self._list(key)).bind()
+        yield self._asked("kept.beside", definitions=made, key=self._list(key)).bind()
 
     def check(self, columns: Sequence[KeptColumn], key: Sequence[str], types: Mapping[str, str]) -> Op[None]:
         """Whether the table can have the rows of this feed. Says all that is wrong."""
@@ -144,14 +158,21 @@ class KeptTable:
             wrong.append(f"nobody can write its column {_named(fixed)}, which is generated")
         if needed := [c.name for c in columns if c.name not in wanted and not c.optional and c.writable]:
             wrong.append(f"it needs a value in {_named(needed)}, which the feed does not have")
-        indexes: dict[str, list[str | None]] = {}
-        for index, column in (yield self._asked("kept.unique").bind()).rows:
+        indexes, blurred = dict[str, list[str | None]](), set[str]()
+        for index, column, exact in (yield self._asked("kept.unique").bind()).rows:
             indexes.setdefault(index, []).append(column)
+            if not exact and column in key and free_text(types.get(column)):
+                blurred.add(column)
         found = [name for name, of in indexes.items() if set(of) == set(key)]
         if not found:
             wrong.append(f"it has no unique index on exactly {_named(key)}, the key of the feed")
         if others := sorted(set(indexes) - set(found)):
             wrong.append(f"rows could collide in its unique index {_named(others)}, which is not the feed's key")
+        if blurred:
+            wrong.append(
+                f"its unique index takes texts for equal in {_named(sorted(blurred))} that the feed tells apart: give "
+                "it a collation that compares byte by byte, also spaces at the end"
+            )
         wrong += _legible(wanted)
         if wrong:
             raise FeedError(
@@ -163,19 +184,21 @@ class KeptTable:
     # -- rows -------------------------------------------------------------------------------------
 
     def know(self, key: Sequence[str], types: Mapping[str, str]) -> Op[None]:
-        """Reads the columns, once."""
-        if self._shape is not None and self._shape.asked == (tuple(key), dict(types)):
+        """Reads the columns: once, and again when they may be others."""
+        if self._shape is not None and not self.stale and self._shape.asked == (tuple(key), dict(types)):
             return
+        self.stale = False
         found = {column.name: column for column in (yield from self.read_columns())}
         names = list(types) or [name for name, column in found.items() if column.writable]
         if gone := [name for name in (*names, *key) if name not in found]:
             what = f"column {_named(gone)} of table {self.table!r}" if found else f"table {self.table!r}"
             raise FeedError(f"{what} is not in the target; make it, or call migrate() of the replica", "table")
-        self._shape = shape = KeptShape(key, types, [found[name] for name in names], self.dialect)
+        shape = KeptShape(key, types, [found[name] for name in names], self.dialect)
         slots = Names(self._names | self._fragments(shape), self._slots)
         wanted = {f"kept.{name}" for name in _ROWS}
         queries = {name: text for name, text in texts(PRODUCT, self.dialect).queries.items() if name in wanted}
         self.sql = load(queries, slots, self._finish)
+        self._shape = shape  # last: another thread that finds it uses the queries
 
     @property
     def _known(self) -> KeptShape:
@@ -183,8 +206,12 @@ class KeptTable:
         return self._shape
 
     def upsert(self, rows: Iterable[Mapping[str, Any]]) -> Op[None]:
-        for batch in batches(list(map(self._known.row, rows))):
-            yield self.sql["kept.upsert"].bind(**self._sent(batch, self._known.columns))
+        try:
+            for batch in batches(list(map(self._known.row, rows))):
+                yield self.sql["kept.upsert"].bind(**self._sent(batch, self._known.columns))
+        except StoreError:
+            self.stale = True  # somebody may alter the table for it
+            raise
 
     def note(self, rows: Iterable[Mapping[str, Any]], *, n: int = 0, gone: bool = False, snapshot: int = 0) -> Op[None]:
         """The keys of these rows go beside the table."""
@@ -227,7 +254,7 @@ class KeptTable:
         new = "VALUES({})" if self.dialect == "mysql" else "excluded.{}"
         (rows, cells), (key_rows, key_cells) = self._read(shape.columns), self._read(shape.key)
         key_is = (
-            f"{name} = {self._cast(f':k{i}', column)}"
+            f"{name} {column.equals} {self._cast(f':k{i}', column)}"
             for i, (name, column) in enumerate(zip(key, shape.key, strict=True))
         )
         return {
@@ -235,7 +262,9 @@ class KeptTable:
             "updates": ", ".join(f"{name} = {new.format(name)}" for name in names),
             "key": ", ".join(key),
             "key_is": " AND ".join(key_is),
-            "same": " AND ".join(f"v.{name} = t.{name}" for name in key),
+            "same": " AND ".join(
+                f"v.{name} {column.equals} t.{name}" for name, column in zip(key, shape.key, strict=True)
+            ),
             "rows": rows,
             "cells": cells,
             "key_rows": key_rows,
@@ -289,6 +318,11 @@ class KeptTable:
                 for column, cell in zip(self._known.key, cells, strict=True)
             ]
         return {f"k{i}": cell for i, cell in enumerate(cells)}
+
+
+def _spelled(cell: Cell) -> Cell:
+    """In a key that is text a number has one spelling."""
+    return lambda value: key_number(value) if isinstance(value, Number) else cell(value)
 
 
 def _legible(names: Iterable[str]) -> Iterator[str]:

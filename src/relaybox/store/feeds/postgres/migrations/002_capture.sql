@@ -45,6 +45,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
 $feed$;
 
 -- The tables a view reads, and the columns it uses of each. A whole row (o.*::text) leaves no trace in pg_depend: then all.
+-- So too for a virtual generated column: triggers cannot see it, but all that it is made of.
 CREATE FUNCTION {feed_reads}(view regclass) RETURNS TABLE (relid regclass, used text[])
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
   WITH rule AS MATERIALIZED (
@@ -54,8 +55,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
   FROM rule r JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
                                   AND d.refclassid = 'pg_class'::regclass
   JOIN pg_class c ON c.oid = d.refobjid AND c.relkind IN ('r', 'p', 'f', 'm')
-  LEFT JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum > 0 AND NOT a.attisdropped
-                              AND (a.attnum = d.refobjsubid OR (SELECT bool_or(whole) FROM rule))
+  LEFT JOIN pg_attribute g ON g.attrelid = d.refobjid AND g.attnum = d.refobjsubid
+  LEFT JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> 'v'
+                              AND (a.attnum = d.refobjsubid OR g.attgenerated = 'v' OR (SELECT bool_or(whole) FROM rule))
   GROUP BY d.refobjid
 $feed$;
 
@@ -110,60 +112,71 @@ BEGIN
 END $feed$;
 
 -- The triggers of a source, where they are missing. Tables that a subscription fills need those for each row: its apply
--- worker fires no statement triggers for INSERT. Partitions inherit them.
+-- worker fires no statement triggers for INSERT. Partitions inherit them, other children do not. Refused is what changes
+-- without a trigger: foreign tables, and what is not logged, which is empty after a crash.
 CREATE FUNCTION {feed_install}(source {feed_source}) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE
-  part regclass;
-  changed text;
+  feed text := (SELECT f.name FROM {feed} f WHERE f.id = source.feed_id);
+  used text[] := ARRAY(SELECT DISTINCT u FROM unnest(source.used || source.mapped) AS u);
+  part record;
 BEGIN
-  IF source.by_row THEN
-    SELECT string_agg(format('OLD.%1$I%2$s IS DISTINCT FROM NEW.%1$I%2$s', a.attname,
-                             CASE WHEN {feed_exact}(a.atttypid) THEN '' ELSE '::text' END), ' OR ')
-    INTO changed FROM pg_attribute a WHERE a.attrelid = source.relid AND a.attname = ANY (source.used || source.mapped);
-    PERFORM {feed_trigger}(source, source.relid, 'INSERT', 'FOR EACH ROW');
-    PERFORM {feed_trigger}(source, source.relid, 'DELETE', 'FOR EACH ROW');
-    PERFORM {feed_trigger}(source, source.relid, 'UPDATE', format('FOR EACH ROW WHEN (%s)', changed));
+  IF NOT source.by_row AND {feed_subscribed}(source.relid) THEN
+    RAISE EXCEPTION 'feed %: a subscription fills %, and fires no statement triggers; create the feed with by_row for it',
+                    feed, source.relid USING ERRCODE = 'RBF18';
   END IF;
-  FOR part IN SELECT * FROM {feed_tree}(source.relid) LOOP
-    IF NOT source.by_row THEN
-      PERFORM {feed_trigger}(source, part, 'INSERT', 'REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT');
-      PERFORM {feed_trigger}(source, part, 'DELETE', 'REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT');
-      PERFORM {feed_trigger}(source, part, 'UPDATE',
-                             'REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT');
+  FOR part IN SELECT r AS relation, c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AS tells,
+                     c.relispartition AND r <> source.relid AS inherits
+              FROM {feed_tree}(source.relid) AS r JOIN pg_class c ON c.oid = r LOOP
+    IF NOT part.tells THEN
+      RAISE EXCEPTION 'feed %: % is foreign or unlogged, and changes without a trigger that tells of it; use mode full',
+                      feed, part.relation USING ERRCODE = 'RBF04';
     END IF;
-    PERFORM {feed_trigger}(source, part, 'TRUNCATE', 'FOR EACH STATEMENT');
+    IF NOT source.by_row THEN
+      PERFORM {feed_trigger}(source, part.relation, 'INSERT', 'REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT');
+      PERFORM {feed_trigger}(source, part.relation, 'DELETE', 'REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT');
+      PERFORM {feed_trigger}(source, part.relation, 'UPDATE',
+                             'REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT');
+    ELSIF NOT part.inherits THEN
+      PERFORM {feed_trigger}(source, part.relation, 'INSERT', 'FOR EACH ROW');
+      PERFORM {feed_trigger}(source, part.relation, 'DELETE', 'FOR EACH ROW');
+      PERFORM {feed_trigger}(source, part.relation, 'UPDATE', format(
+        'FOR EACH ROW WHEN (record_image_ne(ROW(%s), ROW(%s)))', {feed_list}(used, 'OLD.'), {feed_list}(used, 'NEW.')));
+    END IF;
+    PERFORM {feed_trigger}(source, part.relation, 'TRUNCATE', 'FOR EACH STATEMENT');
   END LOOP;
 END $feed$;
 
 -- What the triggers of a source do: they store the changed rows' own columns, old and new. What those mean is asked at the
--- refresh, in its snapshot: a trigger would ask before others have committed.
+-- refresh, in its snapshot: a trigger would ask before others have committed. A column may be called as a variable of
+-- PL/pgSQL is.
 CREATE FUNCTION {feed_capture}(source {feed_source}, stale text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE
   mapped text := {feed_list}(source.mapped);
+  named text := (SELECT string_agg('m' || o, ', ' ORDER BY o) FROM generate_subscripts(source.mapped, 1) AS o);
   other text;    -- what else decides whether an update changed anything, by image where equal values can look different
   marked text := format('INSERT INTO %s (feed_id, reason) VALUES (%s, %L);', stale, source.feed_id,
                         'TRUNCATE of ' || source.relid);
 BEGIN
   IF source.by_row THEN
-    RETURN format($body$
+    RETURN format($body$BEGIN
       IF TG_OP = 'TRUNCATE' THEN %1$s RETURN NULL; END IF;
       IF TG_OP <> 'INSERT' THEN INSERT INTO %2$s VALUES (%3$s); END IF;
       IF TG_OP <> 'DELETE' THEN INSERT INTO %2$s VALUES (%4$s); END IF;
-      $body$, marked, source.touched, {feed_list}(source.mapped, 'OLD.'), {feed_list}(source.mapped, 'NEW.'));
+      RETURN NULL; END $body$, marked, source.touched, {feed_list}(source.mapped, 'OLD.'), {feed_list}(source.mapped, 'NEW.'));
   END IF;
   SELECT {feed_list}(array_agg(a.attname::text ORDER BY a.attnum)) INTO other FROM pg_attribute a
   WHERE a.attrelid = source.relid AND a.attname = ANY (source.used || source.mapped)
     AND NOT (a.attname = ANY (source.mapped) AND {feed_exact}(a.atttypid));
-  RETURN format($body$
+  RETURN format($body$#variable_conflict use_column
+    BEGIN
     IF TG_OP = 'INSERT' THEN INSERT INTO %2$s SELECT DISTINCT %3$s FROM new_rows;
     ELSIF TG_OP = 'DELETE' THEN INSERT INTO %2$s SELECT DISTINCT %3$s FROM old_rows;
     ELSIF TG_OP = 'UPDATE' THEN
-      INSERT INTO %2$s SELECT DISTINCT %3$s FROM (
-        SELECT %3$s FROM (SELECT %3$s, ROW(%4$s)::text AS image, 1 AS sign FROM old_rows
-                          UNION ALL SELECT %3$s, ROW(%4$s)::text, -1 FROM new_rows) u
-        GROUP BY %3$s, image HAVING sum(sign) <> 0) x;
+      INSERT INTO %2$s SELECT DISTINCT %5$s FROM (
+        SELECT %3$s, ROW(%4$s)::text, 1 FROM old_rows UNION ALL SELECT %3$s, ROW(%4$s)::text, -1 FROM new_rows
+      ) AS u(%5$s, image, sign) GROUP BY %5$s, image HAVING sum(sign) <> 0;
     ELSE %1$s END IF;
-    $body$, marked, source.touched, mapped, coalesce(other, ''));
+    RETURN NULL; END $body$, marked, source.touched, mapped, coalesce(other, ''), named);
 END $feed$;

@@ -1,14 +1,22 @@
 -- Making, changing and dropping feeds. Errors of ours have states of their own (RBF..), which clients make errors of theirs.
 
 -- Somebody's text as a view, read with the search_path of whom it comes from. No operator may stand between the two changes.
-CREATE FUNCTION {feed_view}(view text, query text, path text) RETURNS void
+-- `what`: it is, for who hears that it is refused. In parentheses, because of several statements all would be executed.
+CREATE FUNCTION {feed_view}(view text, query text, path text, what text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE
-  statement text := format(E'CREATE VIEW %s AS %s\n', view, rtrim(query, E'; \n\t\r'));
+  statement text := format(E'CREATE VIEW %s AS (%s\n)', view, rtrim(query, E'; \n\t\r'));
+  answer text;
 BEGIN
   PERFORM pg_catalog.set_config('search_path', path, true);
   EXECUTE statement;
   PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+EXCEPTION
+  WHEN insufficient_privilege THEN
+    RAISE;
+  WHEN syntax_error_or_access_rule_violation OR feature_not_supported OR data_exception OR invalid_schema_name THEN
+    GET STACKED DIAGNOSTICS answer = MESSAGE_TEXT;
+    RAISE EXCEPTION '% is refused: %', what, answer USING ERRCODE = 'RBF19';
 END $feed$;
 
 -- The schema of our tables, where those of feeds are made too.
@@ -61,13 +69,19 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
     WHERE f.provolatile = 'v'
        OR (f.provolatile = 's' AND (f.pronamespace <> 'pg_catalog'::regnamespace
            OR f.proname = ANY (ARRAY['now', 'transaction_timestamp', 'statement_timestamp', 'current_setting',
-                                     'current_schema', 'current_schemas', 'current_database', 'pg_current_snapshot'])
+                                     'current_schema', 'current_schemas', 'current_database', 'pg_current_snapshot',
+                                     'get_current_ts_config', 'to_tsvector', 'to_tsquery', 'plainto_tsquery',
+                                     'phraseto_tsquery', 'websearch_to_tsquery', 'ts_headline'])
            OR f.proname LIKE 'txid\_%' OR f.proname LIKE 'has\_%\_privilege' OR f.proname LIKE '%\_to\_xml%'
            OR (f.proname = 'age' AND f.pronargs = 1)))
     UNION ALL
     SELECT 'a current date, time or user' FROM tree WHERE tree.text LIKE '%{SQLVALUEFUNCTION %'
     UNION ALL
-    SELECT 'a sequence' FROM tree WHERE tree.text LIKE '%{NEXTVALUEEXPR %') p
+    SELECT 'a sequence' FROM tree WHERE tree.text LIKE '%{NEXTVALUEEXPR %'
+    UNION ALL
+    SELECT 'a system column' FROM tree WHERE tree.text ~ '[:]varattno -[1-5]\M'    -- tableoid is the sixth
+    UNION ALL
+    SELECT format('row security of %s', r.relid) FROM {feed_reads}(view) AS r WHERE row_security_active(r.relid)) p
 $feed$;
 
 -- The plan of the query for one scope, node by node: `cond` is by what it is reached.
@@ -105,6 +119,11 @@ DECLARE
   step record;
   own text;
 BEGIN
+  SELECT format('%I is an array', a.attname) INTO own FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+  WHERE a.attrelid = view::regclass AND a.attname = ANY (scope) AND t.typcategory = 'A';
+  IF own IS NOT NULL THEN
+    RETURN own;
+  END IF;
   FOR step IN SELECT * FROM {feed_plan}(view, scope) LOOP
     IF step.filter LIKE '%relaybox.scope%' AND step.relation IS NULL THEN
       RETURN format('the condition on the scope stays above a %s', lower(step.node));
@@ -129,15 +148,17 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $feed$
               ELSE format('SELECT * FROM %s', source.scopes) END
 $feed$;
 
--- An apply worker fires no statement triggers for INSERT: a feed that has those would miss what comes by a subscription.
-CREATE FUNCTION {feed_deaf}(feed_name text, source {feed_source}) RETURNS void
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
-BEGIN
-  IF NOT source.by_row AND {feed_subscribed}(source.relid) THEN
-    RAISE EXCEPTION 'feed %: a subscription fills %, and fires no statement triggers; create the feed with by_row for it',
-                    feed_name, source.relid USING ERRCODE = 'RBF18';
-  END IF;
-END $feed$;
+-- The scopes that a feed's touched rows mean, each once and of its own type: that of what is mapped may be another, in which
+-- more values differ. Columns of it may be NULL: an item of no order. NULL: it has no sources.
+CREATE FUNCTION {feed_meant}(feed {feed}) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
+  SELECT format('SELECT DISTINCT %s FROM (%s) u(%s)',
+    (SELECT string_agg(format('u.%1$I::%2$s AS %1$I', s.name, format_type(a.atttypid, a.atttypmod)), ', ' ORDER BY s.o)
+     FROM unnest(feed.scope) WITH ORDINALITY AS s(name, o)
+     JOIN pg_attribute a ON a.attrelid = feed.relation::regclass AND a.attname = s.name),
+    string_agg(format('(%s)', {feed_scopes}(s)), ' UNION ALL ' ORDER BY s.ord), {feed_list}(feed.scope))
+  FROM {feed_source} s WHERE s.feed_id = feed.id HAVING count(*) > 0
+$feed$;
 
 -- One source with its mapping: {"table": …, "columns": […], "resolve": …, "capture": "statement" | "row"}.
 CREATE FUNCTION {feed_map}(feed {feed}, ord integer, mapping jsonb, path text) RETURNS void
@@ -164,11 +185,11 @@ BEGIN
   END IF;
   source.mapped := ARRAY(SELECT jsonb_array_elements_text(mapping -> 'columns'));
   SELECT string_agg(m, ', ') INTO missing FROM unnest(source.mapped) AS m
-  WHERE NOT EXISTS (SELECT FROM pg_attribute a
-                    WHERE a.attrelid = source.relid AND a.attname = m AND a.attnum > 0 AND NOT a.attisdropped);
+  WHERE NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = source.relid AND a.attname = m AND a.attnum > 0
+                                                     AND NOT a.attisdropped AND a.attgenerated <> 'v');
   IF missing IS NOT NULL OR cardinality(source.mapped) = 0 THEN
-    RAISE EXCEPTION 'feed %: the mapping of % needs columns of that table, and has none or %', feed.name, source.relid,
-                    missing USING ERRCODE = 'RBF03';
+    RAISE EXCEPTION 'feed %: the mapping of % needs columns of that table that triggers see (virtual ones they do not), and '
+                    'has none or %', feed.name, source.relid, missing USING ERRCODE = 'RBF03';
   END IF;
   source.feed_id := feed.id;
   source.ord := ord;
@@ -176,7 +197,6 @@ BEGIN
   source.by_row := coalesce(mapping ->> 'capture' = 'row', false);
   source.touched := {feed_part}(format('%s_%s_touched', feed.id, ord));
   source.captured := {feed_part}(format('%s_%s_capture', feed.id, ord));
-  PERFORM {feed_deaf}(feed.name, source);
   EXECUTE format('CREATE TABLE %s AS SELECT %s FROM %s WITH NO DATA', source.touched, {feed_list}(source.mapped),
                  source.relid);
   EXECUTE format('ALTER TABLE %s SET (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000, '
@@ -184,7 +204,13 @@ BEGIN
   IF mapping ->> 'resolve' IS NOT NULL THEN
     source.scopes := {feed_part}(format('%s_%s_scopes', feed.id, ord));
     PERFORM {feed_view}(source.scopes, format('WITH touched AS (SELECT DISTINCT %s FROM %s) %s',
-                        {feed_list}(source.mapped), source.touched, mapping ->> 'resolve'), path);
+                        {feed_list}(source.mapped), source.touched, mapping ->> 'resolve'), path,
+                        format('feed %s: what resolves %s', feed.name, source.relid));
+    answer := {feed_volatile}(source.scopes::regclass);
+    IF answer IS NOT NULL THEN
+      RAISE EXCEPTION 'feed %: what resolves % does not answer by tables alone (%)', feed.name, source.relid, answer
+        USING ERRCODE = 'RBF05';
+    END IF;
   END IF;
   INSERT INTO {feed_source} SELECT source.*;
   -- what could only fail in a writer's statement, or at a refresh, fails here
@@ -227,12 +253,14 @@ BEGIN
   UPDATE {feed_source} s SET used = t.used FROM {feed_tables}(feed) AS t
   WHERE s.feed_id = feed.id AND s.relid = t.relid AND t.used IS NOT NULL;
   FOR source IN SELECT * FROM {feed_source} s WHERE s.feed_id = feed.id ORDER BY s.ord LOOP
+    -- floats that differ do so as text, too
     EXECUTE format('CREATE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER '
-                   'SET search_path = pg_catalog, pg_temp AS %L', source.captured,
-                   format('BEGIN %s RETURN NULL; END',
-                          {feed_capture}(source, format('%s.%I', {feed_home}(), '{feed_stale_name}'))));
+                   'SET search_path = pg_catalog, pg_temp SET extra_float_digits = 1 AS %L', source.captured,
+                   {feed_capture}(source, format('%s.%I', {feed_home}(), '{feed_stale_name}')));
     EXECUTE format('REVOKE ALL ON FUNCTION %s() FROM PUBLIC', source.captured);
-    PERFORM {feed_install}(source);
+    IF feed.state IS DISTINCT FROM 'paused' THEN
+      PERFORM {feed_install}(source);
+    END IF;
   END LOOP;
 END $feed$;
 
@@ -283,14 +311,19 @@ DECLARE
   missing text;
   differs boolean;
 BEGIN
-  SELECT string_agg(u, ', ') INTO missing FROM unnest(feed.key || feed.scope) AS u WHERE u <> ALL (feed.columns);
+  SELECT string_agg(DISTINCT u, ', ') INTO missing FROM unnest(feed.key || feed.scope) AS u WHERE u <> ALL (feed.columns);
   IF missing IS NOT NULL OR cardinality(feed.key) = 0 OR cardinality(feed.scope) = 0 THEN
     RAISE EXCEPTION 'feed %: a key is needed, and the query has no column % for it', feed.name, missing
       USING ERRCODE = 'RBF01';
   END IF;
   IF old.id IS NULL THEN
     EXECUTE format('CREATE TABLE %s AS SELECT * FROM %s WITH NO DATA', feed.relation, feed.query_view);
-    EXECUTE format('ALTER TABLE %s ADD PRIMARY KEY (%s)', feed.relation, {feed_list}(feed.key));
+    BEGIN
+      EXECUTE format('ALTER TABLE %s ADD PRIMARY KEY (%s)', feed.relation, {feed_list}(feed.key));
+    EXCEPTION WHEN undefined_object THEN
+      GET STACKED DIAGNOSTICS missing = MESSAGE_TEXT;
+      RAISE EXCEPTION 'feed %: (%) cannot be a key: %', feed.name, {feed_list}(feed.key), missing USING ERRCODE = 'RBF01';
+    END;
   ELSE
     SELECT array_agg((a.attname, a.atttypid, a.atttypmod) ORDER BY a.attnum)
            IS DISTINCT FROM (SELECT array_agg((b.attname, b.atttypid, b.atttypmod) ORDER BY b.attnum) FROM pg_attribute b
@@ -301,13 +334,42 @@ BEGIN
       RAISE EXCEPTION 'feed %: its columns or its key would change, and readers know the old ones; drop it and create it '
                       'anew, or create another one', feed.name USING ERRCODE = 'RBF06';
     END IF;
+    FOR missing IN SELECT u FROM unnest(old.scope) AS u WHERE u <> ALL (feed.key || feed.scope) LOOP
+      EXECUTE format('ALTER TABLE %s ALTER %I DROP NOT NULL', feed.relation, missing);
+    END LOOP;
   END IF;
   IF feed.scope <> feed.key[1:cardinality(feed.scope)] AND feed.scope IS DISTINCT FROM old.scope THEN
     -- a scope that is NULL is never looked for
-    EXECUTE (SELECT format('ALTER TABLE %s ', feed.relation) || string_agg(format('ALTER %I SET NOT NULL', u), ', ')
-             FROM unnest(feed.scope) AS u);
+    BEGIN
+      EXECUTE (SELECT format('ALTER TABLE %s ', feed.relation) || string_agg(format('ALTER %I SET NOT NULL', u), ', ')
+               FROM unnest(feed.scope) AS u);
+    EXCEPTION WHEN not_null_violation THEN
+      RAISE EXCEPTION 'feed %: it has rows in which its new scope (%) is NULL; drop it and create it anew', feed.name,
+                      {feed_list}(feed.scope) USING ERRCODE = 'RBF01';
+    END;
     EXECUTE format('CREATE INDEX ON %s (%s)', feed.relation, {feed_list}(feed.scope));
   END IF;
+END $feed$;
+
+-- The table as it is asked for, qualified: without a schema it is in ours.
+CREATE FUNCTION {feed_named}(feed_name text, wanted text) RETURNS text
+LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $feed$
+DECLARE
+  parts text[];
+BEGIN
+  BEGIN
+    parts := parse_ident(wanted);
+  EXCEPTION WHEN invalid_parameter_value THEN
+    parts := '{}';
+  END;
+  IF cardinality(parts) = 1 THEN
+    parts := parse_ident({feed_home}()) || parts;
+  END IF;
+  IF cardinality(parts) <> 2 OR octet_length(parts[2]) > 63 OR to_regnamespace(quote_ident(parts[1])) IS NULL THEN
+    RAISE EXCEPTION 'feed %: no table can be called %; expected TABLE or SCHEMA.TABLE, each quoted as SQL has it, in a schema '
+                    'that is there, and at most 63 bytes', feed_name, wanted USING ERRCODE = 'RBF20';
+  END IF;
+  RETURN format('%I.%I', parts[1], parts[2]);
 END $feed$;
 
 -- A definition as it is asked for, laid over the one there is.
@@ -333,8 +395,7 @@ BEGIN
   IF f.topic_id IS NULL THEN
     RAISE EXCEPTION 'feed %: there is no pub_sub topic % for its deltas', feed_name, topic USING ERRCODE = 'RBF08';
   END IF;
-  IF f.topic_id <> old.topic_id OR (options ? 'table' AND parse_ident(options ->> 'table') <>
-       (parse_ident(old.relation))[3 - cardinality(parse_ident(options ->> 'table')):2]) THEN
+  IF f.topic_id <> old.topic_id OR {feed_named}(feed_name, options ->> 'table') <> old.relation THEN
     RAISE EXCEPTION 'feed %: its deltas would go to another topic, or its rows into another table, where no reader looks; '
                     'drop it and create it anew, or create another one', feed_name USING ERRCODE = 'RBF14';
   END IF;
@@ -349,16 +410,10 @@ END $feed$;
 CREATE FUNCTION {feed_relation}(feed_name text, wanted text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE
-  parts text[] := parse_ident(wanted);
-  found text;
+  found text := {feed_named}(feed_name, wanted);
 BEGIN
-  IF wanted IS NULL THEN
+  IF found IS NULL THEN
     RETURN format('%s.%I', {feed_home}(), {feed_free}({feed_home}(), 'feed_' || feed_name));
-  END IF;
-  found := format('%s.%I', CASE WHEN cardinality(parts) = 2 THEN quote_ident(parts[1]) ELSE {feed_home}() END,
-                  parts[cardinality(parts)]);
-  IF octet_length(parts[cardinality(parts)]) > 63 THEN
-    RAISE EXCEPTION 'feed %: the name of table % is longer than 63 bytes', feed_name, found USING ERRCODE = 'RBF09';
   END IF;
   IF to_regclass(found) IS NOT NULL THEN
     RAISE EXCEPTION 'feed %: table % is there already', feed_name, found USING ERRCODE = 'RBF09';
@@ -416,21 +471,26 @@ BEGIN
     RETURN true;
   END IF;
 
-  PERFORM {feed_still}(f, path);
   IF old.id IS NULL THEN
-    INSERT INTO {feed} AS g (name, topic_id, own_topic, query, sources, relation, key, scope, mode, auto_share, inline_rows,
+    INSERT INTO {feed} AS g (name, topic_id, own_topic, query, sources, key, scope, mode, auto_share, inline_rows,
                              inline_bytes, chunk_rows, skip_empty)
-    VALUES (f.name, f.topic_id, f.own_topic, f.query, f.sources, {feed_relation}(f.name, options ->> 'table'), f.key,
-            f.scope, f.mode, f.auto_share, f.inline_rows, f.inline_bytes, f.chunk_rows, f.skip_empty)
-    RETURNING g.id, g.relation INTO f.id, f.relation;
-  ELSE
+    VALUES (f.name, f.topic_id, f.own_topic, f.query, f.sources, f.key, f.scope, f.mode, f.auto_share, f.inline_rows,
+            f.inline_bytes, f.chunk_rows, f.skip_empty)
+    ON CONFLICT DO NOTHING RETURNING g.id INTO f.id;
+    IF f.id IS NULL THEN    -- somebody else has just made it
+      RETURN {feed_create}(feed_name, query, key, topic, options, path);
+    END IF;
+    f.relation := {feed_relation}(f.name, options ->> 'table');
+  END IF;
+  PERFORM {feed_still}(f, path);
+  IF old.id IS NOT NULL THEN
     PERFORM {feed_unwatch}(old.id);
     EXECUTE format('DROP FUNCTION IF EXISTS %s', old.rows_of);
     EXECUTE format('DROP VIEW IF EXISTS %s', old.query_view);
   END IF;
   f.query_view := {feed_part}(f.id || '_query');
   f.rows_of := {feed_part}(f.id || '_rows');
-  PERFORM {feed_view}(f.query_view, query, path);
+  PERFORM {feed_view}(f.query_view, query, path, format('feed %s: its query', f.name));
   f.columns := ARRAY(SELECT a.attname::text FROM pg_attribute a
                      WHERE a.attrelid = f.query_view::regclass AND a.attnum > 0 ORDER BY a.attnum);
   PERFORM {feed_table}(f, old);
@@ -454,10 +514,10 @@ BEGIN
     END IF;
   END IF;
   UPDATE {feed} g
-  SET (version, state, query, sources, query_view, rows_of, scope, columns, reads, mode, auto_share, inline_rows,
+  SET (version, state, query, sources, relation, query_view, rows_of, scope, columns, reads, mode, auto_share, inline_rows,
        inline_bytes, chunk_rows, skip_empty, definition, fingerprint)
-    = ROW(g.version + 1, 'active', f.query, f.sources, f.query_view, f.rows_of, f.scope, f.columns,
-          ARRAY(SELECT t.relid FROM {feed_tables}(f) AS t), f.mode, f.auto_share, f.inline_rows, f.inline_bytes,
+    = ROW(g.version + 1, coalesce(old.state, 'active'), f.query, f.sources, f.relation, f.query_view, f.rows_of, f.scope,
+          f.columns, ARRAY(SELECT t.relid FROM {feed_tables}(f) AS t), f.mode, f.auto_share, f.inline_rows, f.inline_bytes,
           f.chunk_rows, f.skip_empty, f.definition, {feed_print}(f.id))
   WHERE g.id = f.id;
   PERFORM {feed_timed}(f.id, options, true);
@@ -516,20 +576,24 @@ BEGIN
   RETURN true;
 END $feed$;
 
--- With its table, triggers, functions and the rows of deltas that nobody has read. Other views of the table are refused.
+-- With its table, triggers, functions and the rows of deltas that nobody has read. Refused where something of others is made
+-- of the table or of its type of rows: views, references, functions, columns, children.
 CREATE FUNCTION {feed_drop}(feed_name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE
   f {feed} := {feed_locked}(feed_name);
   users text;
 BEGIN
-  SELECT string_agg(DISTINCT coalesce(r.ev_class::regclass::text, k.conrelid::regclass::text), ', ') INTO users
-  FROM pg_depend d LEFT JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid
-  LEFT JOIN pg_constraint k ON d.classid = 'pg_constraint'::regclass AND k.oid = d.objid AND k.conrelid <> d.refobjid
-  WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = to_regclass(f.relation)
-    AND (r.oid IS NOT NULL OR k.oid IS NOT NULL);
+  SELECT string_agg(DISTINCT pg_describe_object(d.classid, d.objid, d.objsubid), ', ') INTO users
+  FROM pg_class c JOIN pg_type t ON t.typrelid = c.oid
+  JOIN pg_depend d ON (d.refclassid, d.refobjid) = ('pg_class'::regclass, c.oid)
+                   OR (d.refclassid = 'pg_type'::regclass AND d.refobjid IN (t.oid, t.typarray))
+  LEFT JOIN pg_class o ON d.classid = 'pg_class'::regclass AND o.oid = d.objid
+  WHERE c.oid = to_regclass(f.relation) AND d.deptype = 'n'
+    AND NOT (d.classid = 'pg_proc'::regclass AND d.objid = coalesce(to_regproc(f.rows_of), 0))
+    AND o.relpersistence IS DISTINCT FROM 't';    -- what sessions work in
   IF users IS NOT NULL THEN
-    RAISE EXCEPTION 'feed %: % use its table; drop them first', feed_name, users USING ERRCODE = 'RBF11';
+    RAISE EXCEPTION 'feed %: its table is used by %; drop that first', feed_name, users USING ERRCODE = 'RBF11';
   END IF;
   PERFORM {feed_unwatch}(f.id);
   EXECUTE format('DROP TABLE IF EXISTS %s CASCADE', f.relation);   -- with what sessions keep of its row type, and our function

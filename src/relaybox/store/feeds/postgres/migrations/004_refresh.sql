@@ -43,7 +43,6 @@ DECLARE
   print text := {feed_print}(f.id);
 BEGIN
   IF print <> f.fingerprint THEN
-    PERFORM {feed_deaf}(f.name, s) FROM {feed_source} s WHERE s.feed_id = f.id ORDER BY s.ord;
     PERFORM {feed_install}(s) FROM {feed_source} s WHERE s.feed_id = f.id ORDER BY s.ord;
     INSERT INTO {feed_stale} (feed_id, reason) VALUES (f.id, 'triggers or partitions changed');
     print := {feed_print}(f.id);
@@ -66,27 +65,50 @@ BEGIN
   RETURN answer;
 END $feed$;
 
+-- Touched rows may mean scopes that are NULL in part, for which nothing is looked up. That is right unless the query says
+-- something of them, which is asked as far as they are known: by their other columns.
+CREATE FUNCTION {feed_nowhere}(f {feed}, work text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
+DECLARE
+  unknown text[];
+  there boolean;
+BEGIN
+  FOR unknown IN EXECUTE format('SELECT DISTINCT array_remove(ARRAY[%s], NULL) FROM %s_scope WHERE NOT ROW(%s) IS NOT NULL',
+    (SELECT string_agg(format('CASE WHEN %I IS NULL THEN %L END', u, u), ', ') FROM unnest(f.scope) AS u), work,
+    {feed_list}(f.scope))
+  LOOP
+    EXECUTE format(
+      'SELECT EXISTS (SELECT FROM %s_scope k CROSS JOIN LATERAL (SELECT FROM %s q WHERE %s OFFSET 0) r)', work, f.query_view,
+      concat_ws(' AND ', (SELECT string_agg(format('q.%1$I IS NULL AND k.%1$I IS NULL', u), ' AND ') FROM unnest(unknown) AS u),
+                {feed_equal}(f.query_view::regclass, ARRAY(SELECT u FROM unnest(f.scope) AS u WHERE u <> ALL (unknown)),
+                             'q', 'k')))
+    INTO there;
+    IF there THEN
+      RAISE EXCEPTION 'feed %: its query gives rows whose key or scope (%) is NULL', f.name, {feed_list}(unknown)
+        USING ERRCODE = 'RBF01';
+    END IF;
+  END LOOP;
+END $feed$;
+
 -- Step 4, differential: one statement, one snapshot for what is taken, which scopes that means, and what the query says of
 -- them. With two statements a transaction could commit between taking and looking, and be seen by half.
 CREATE FUNCTION {feed_look}(f {feed}, work text) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE
-  scope text := {feed_list}(f.scope);
   taken text;
-  meant text;
   said bigint;
 BEGIN
-  SELECT string_agg(format('d%s AS (DELETE FROM %s), ', s.ord, s.touched), '' ORDER BY s.ord),
-         string_agg(format('(%s)', {feed_scopes}(s)), ' UNION ALL ' ORDER BY s.ord)
-  INTO taken, meant FROM {feed_source} s WHERE s.feed_id = f.id;
+  SELECT string_agg(format('d%s AS (DELETE FROM %s), ', s.ord, s.touched), '' ORDER BY s.ord)
+  INTO taken FROM {feed_source} s WHERE s.feed_id = f.id;
   EXECUTE format(
-    'WITH %s k AS (INSERT INTO %s_scope SELECT DISTINCT * FROM (%s) u(%s) WHERE ROW(%s) IS NOT NULL RETURNING %s) '
+    'WITH %s k AS (INSERT INTO %s_scope %s RETURNING %s) '
     'INSERT INTO %s_new SELECT r.* FROM (SELECT %s FROM k) a CROSS JOIN LATERAL %s(%s) r',
-    taken, work, meant, scope, scope, scope, work,
+    taken, work, {feed_meant}(f), {feed_list}(f.scope), work,
     (SELECT string_agg(format('array_agg(%I) AS k%s', u.name, u.o), ', ') FROM unnest(f.scope) WITH ORDINALITY AS u(name, o)),
     f.rows_of, (SELECT string_agg('a.k' || o, ', ' ORDER BY o) FROM generate_subscripts(f.scope, 1) AS o));
   GET DIAGNOSTICS said = ROW_COUNT;
   EXECUTE format('ANALYZE %1$s_scope, %1$s_new', work);
+  PERFORM {feed_nowhere}(f, work);
   RETURN said;
 END $feed$;
 
@@ -168,8 +190,8 @@ EXCEPTION
     RAISE EXCEPTION 'feed %: its query gives rows whose key or scope is NULL', f.name USING ERRCODE = 'RBF01';
 END $feed$;
 
--- A row of the table, by this name, as the JSON that readers get. One of JSON that is the JSON null is left out: as null it
--- would be the NULL of SQL.
+-- A row of the table, by this name (m.* where m may be the name of a column), as the JSON that readers get. A column that is
+-- the JSON null is left out: as null it would be the NULL of SQL.
 CREATE FUNCTION {feed_line}(f {feed}, m text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE
@@ -355,10 +377,7 @@ END $feed$;
 -- says, or 'full'. Plans are for these rows, whatever the session prefers for its own statements; at the usual cost of a page,
 -- that of disks that turn, a refresh of some per cent would read the whole kept table.
 CREATE FUNCTION {feed_refresh}(feed_name text, how text DEFAULT NULL) RETURNS {feed_refreshed}
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-SET TimeZone = 'UTC' SET DateStyle = 'ISO' SET IntervalStyle = 'iso_8601' SET extra_float_digits = 1
-SET bytea_output = 'hex' SET enable_seqscan = on SET enable_hashjoin = on SET enable_mergejoin = on SET enable_sort = on
-SET plan_cache_mode = auto SET random_page_cost = 1.1 AS $feed$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET random_page_cost = 1.1 AS $feed$
 DECLARE
   f {feed};
   done {feed_refreshed};
@@ -402,7 +421,7 @@ BEGIN
   done.inserted := 0;
   done.deleted := 0;
   done.claim_check := false;
-  IF done.how = 'differential' AND waiting = 0 THEN
+  IF done.how = 'differential' AND waiting = 0 AND f.skip_empty THEN
     PERFORM {feed_well}(f.id, false, NULL);
     RETURN done;
   END IF;
@@ -438,10 +457,10 @@ BEGIN
   RETURN done;
 END $feed$;
 
--- How many rows of the table are not as the query says, what waits, and what is wrong with the triggers. Nothing is changed.
+-- How many rows of the table are not as the query says, what waits (a mark is for all rows), and whether the triggers are as
+-- they were left. Nothing is changed.
 CREATE FUNCTION {feed_drift}(feed_name text, OUT rows bigint, OUT waiting bigint, OUT captured boolean)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = on SET enable_hashjoin = on
-SET enable_mergejoin = on SET enable_sort = on SET plan_cache_mode = auto AS $feed$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE
   f {feed};
 BEGIN
@@ -449,7 +468,7 @@ BEGIN
   IF NOT FOUND THEN
     RAISE EXCEPTION 'there is no feed %', feed_name USING ERRCODE = 'RBF00';
   END IF;
-  waiting := {feed_waiting}(f.id);
+  waiting := {feed_waiting}(f.id) + (SELECT count(*) FROM {feed_stale} s WHERE s.feed_id = f.id);
   captured := f.state = 'active' AND f.fingerprint = {feed_print}(f.id);
   EXECUTE format('SELECT count(*) FROM %1$s o FULL JOIN %2$s n ON %3$s '
                  'WHERE o.%4$I IS NULL OR n.%4$I IS NULL OR ROW(%5$s)::%1$s *<> ROW(%6$s)::%1$s', f.relation, f.query_view,

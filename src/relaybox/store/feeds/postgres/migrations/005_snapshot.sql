@@ -4,9 +4,7 @@
 -- locked meanwhile, so that is its state between two deltas: who has the one before it knows these rows. A snapshot of
 -- nothing is written, too: readers have rows to delete.
 CREATE FUNCTION {feed_snapshot}(feed_name text) RETURNS {feed_refreshed}
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-SET TimeZone = 'UTC' SET DateStyle = 'ISO' SET IntervalStyle = 'iso_8601' SET extra_float_digits = 1
-SET bytea_output = 'hex' AS $feed$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE
   f {feed};
   done {feed_refreshed} := {feed_refresh}(feed_name);
@@ -20,12 +18,12 @@ BEGIN
   done.deleted := 0;
   EXECUTE format('SELECT count(*) FROM %s', f.relation) INTO done.inserted;
   IF done.inserted <= f.inline_rows THEN
-    body := {feed_inline}(f, format('SELECT ''I'' AS op, %s AS r FROM %s m', {feed_line}(f, 'm'), f.relation),
+    body := {feed_inline}(f, format('SELECT ''I'' AS op, %s AS r FROM %s m', {feed_line}(f, 'm.*'), f.relation),
                           done.inserted, ',"snapshot": true');
   END IF;
   done.claim_check := body IS NULL;
   IF done.claim_check THEN
-    chunks := {feed_chop}(f, done.n, 'I', f.relation, 'm', 'true', chunks);
+    chunks := {feed_chop}(f, done.n, 'I', f.relation, 'm.*', 'true', chunks);
     body := convert_to(format('{"v":1,"claim_check": true,"snapshot": true,"inserted_count":%s,"deleted_count":0,'
                               '"refresh_id":"%s"}', done.inserted, id), 'UTF8');
   END IF;

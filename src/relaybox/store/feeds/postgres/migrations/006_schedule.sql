@@ -115,24 +115,21 @@ END $feed$;
 -- How many rows of the table are not as the query says although no change waits that could be why: one statement, one
 -- snapshot for rows and changes. 0 where nothing tells of changes.
 CREATE FUNCTION {feed_wrong}(feed_name text) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = on SET enable_hashjoin = on
-SET enable_mergejoin = on SET enable_sort = on SET plan_cache_mode = auto AS $feed$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE
   f {feed};
   waiting text;
   answer bigint := 0;
 BEGIN
   SELECT * INTO f FROM {feed} g WHERE g.name = feed_name AND g.state = 'active';
-  SELECT string_agg(format('(%s)', {feed_scopes}(s)), ' UNION ALL ') INTO waiting FROM {feed_source} s
-  WHERE s.feed_id = f.id;
+  waiting := {feed_meant}(f);
   IF waiting IS NOT NULL THEN
     EXECUTE format(
-      'WITH k AS MATERIALIZED (SELECT DISTINCT * FROM (%1$s) u(%2$s)) '
-      'SELECT count(*) FROM %3$s o FULL JOIN %4$s n ON %5$s '
-      'WHERE (o.%6$I IS NULL OR n.%6$I IS NULL OR ROW(%7$s)::%3$s *<> ROW(%8$s)::%3$s) '
-      'AND NOT EXISTS (SELECT FROM k WHERE %9$s) AND NOT EXISTS (SELECT FROM k WHERE %10$s) '
-      'AND NOT EXISTS (SELECT FROM %11$s s WHERE s.feed_id = $1)',
-      waiting, {feed_list}(f.scope), f.relation, f.query_view,
+      'WITH k AS MATERIALIZED (%1$s) SELECT count(*) FROM %2$s o FULL JOIN %3$s n ON %4$s '
+      'WHERE (o.%5$I IS NULL OR n.%5$I IS NULL OR ROW(%6$s)::%2$s *<> ROW(%7$s)::%2$s) '
+      'AND NOT EXISTS (SELECT FROM k WHERE %8$s) AND NOT EXISTS (SELECT FROM k WHERE %9$s) '
+      'AND NOT EXISTS (SELECT FROM %10$s s WHERE s.feed_id = $1)',
+      waiting, f.relation, f.query_view,
       {feed_equal}(f.relation::regclass, f.key, 'o', 'n'), f.key[1], {feed_list}(f.columns, 'o.'),
       {feed_list}(f.columns, 'n.'), {feed_equal}(f.relation::regclass, f.scope, 'k', 'o'),
       {feed_equal}(f.relation::regclass, f.scope, 'k', 'n'), format('%s.%I', {feed_home}(), '{feed_stale_name}'))

@@ -60,6 +60,9 @@ WHERE f.name = :name::text AND f.epoch = :epoch::uuid AND d.n = :n::bigint
 SELECT d.chunks, d.inserted, d.deleted FROM {feed} f JOIN {feed_delta} d ON d.feed_id = f.id
 WHERE f.name = :name::text AND f.epoch = :epoch::uuid AND d.n = :n::bigint
 
+-- name: feed.of_topic -> rows
+SELECT f.name FROM {feed} f JOIN {topic} t ON t.id = f.topic_id WHERE t.name = :topic::text ORDER BY f.name
+
 -- name: feed.there -> rows
 -- Whether there are feeds in this database, before anything is asked of them.
 SELECT to_regclass('{feed}') IS NOT NULL
@@ -81,9 +84,11 @@ DELETE FROM {feed_hand_off} h USING {feed} f
 WHERE f.id = h.feed_id AND f.name = :name::text AND h.group_id = :group::integer
 
 -- name: feed.pass_over -> count
--- A group is not to have these: nobody will say that their rows were read.
+-- A group is not to have these: nobody will say that their rows were read. Some may be swept just now.
 INSERT INTO {feed_consumed} (feed_id, n, group_id)
-SELECT u.feed_id, u.n, :group::integer FROM unnest(:feeds::integer[], :numbers::bigint[]) AS u(feed_id, n)
+SELECT d.feed_id, d.n, :group::integer FROM {feed_delta} d
+JOIN unnest(:feeds::integer[], :numbers::bigint[]) AS u(feed_id, n) ON d.feed_id = u.feed_id AND d.n = u.n
+FOR KEY SHARE OF d
 ON CONFLICT DO NOTHING
 
 -- name: feed.look_forward -> count

@@ -1,21 +1,25 @@
 -- Refreshing by schedule, and what is to be told of feeds.
 
+-- slot: feed_is_due
+-- Or the clock was put back since it was looked at.
+(s.next_at <= {clock} OR s.next_at IS NOT NULL AND greatest(s.seen_at, s.failed_at, s.since) > {clock})
+
 -- name: feed.due -> rows
 SELECT f.id, f.name, s.timeout, s.failures, coalesce(s.took > :slow::interval, false)
 FROM {feed_schedule} s JOIN {feed} f ON f.id = s.feed_id
-WHERE s.next_at <= {clock} AND f.state = 'active' ORDER BY s.next_at
+WHERE {feed_is_due} AND f.state = 'active' ORDER BY s.next_at
 
 -- name: feed.take -> rows
 -- No row: somebody else refreshes, changes or drops it, or has just refreshed it. Both rows are locked, so both are looked
 -- at as they are now.
 SELECT s.every, s.timeout
 FROM {feed} f JOIN {feed_schedule} s ON s.feed_id = f.id
-WHERE f.id = :feed::integer AND f.state = 'active' AND s.next_at <= {clock}
+WHERE f.id = :feed::integer AND f.state = 'active' AND {feed_is_due}
 FOR UPDATE SKIP LOCKED
 
 -- name: feed.patience -> rows
 -- To the end of the transaction.
-SELECT set_config('statement_timeout', greatest(1, ceil(extract(epoch FROM :timeout::interval) * 1000))::integer::text, true)
+SELECT set_config('statement_timeout', greatest(1, ceil(extract(epoch FROM :timeout::interval) * 1000::numeric))::integer::text, true)
 
 -- name: feed.attempt -> rows
 SELECT (a.done).n, (a.done).how, (a.done).reasons, (a.done).inserted, (a.done).deleted, (a.done).claim_check,

@@ -11,7 +11,7 @@ CREATE TABLE {kept} ({definitions}, PRIMARY KEY ({key})) {made_so}
 
 -- name: kept.beside -> count
 CREATE TABLE {beside} (
-  {key_definitions}, relaybox_n bigint NOT NULL, relaybox_gone smallint NOT NULL, relaybox_snapshot bigint NOT NULL,
+  {definitions}, relaybox_n bigint NOT NULL, relaybox_gone smallint NOT NULL, relaybox_snapshot bigint NOT NULL,
   PRIMARY KEY ({key})) {made_so}
 
 -- name: kept.drop_beside -> count

@@ -2,12 +2,12 @@
 -- does carries it, and does nothing once it is another's.
 
 -- name: topic.term.acquire -> rows
--- Free, run out, or ours already. No row: another holds it.
+-- Free, run out, ours already, or held for longer than anybody holds it: the clock was put back. No row: another holds it.
 INSERT INTO {term} AS t (job, owner, term, until)
 VALUES (:job, :owner, 1, {clock} + :ttl::interval)
 ON CONFLICT (job) DO UPDATE
 SET owner = excluded.owner, until = excluded.until, term = t.term + CASE WHEN t.owner = excluded.owner THEN 0 ELSE 1 END
-WHERE t.owner = excluded.owner OR t.until <= {clock}
+WHERE t.owner = excluded.owner OR t.until <= {clock} OR t.until > {clock} + :ttl::interval + :ttl::interval
 RETURNING term
 
 -- name: topic.term.hold -> rows

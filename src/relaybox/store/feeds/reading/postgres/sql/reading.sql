@@ -7,8 +7,8 @@ SELECT f.epoch::text, f.n FROM {feed} f WHERE f.name = :name::text
 
 -- name: feed.reading.place -> rows
 SELECT f.epoch::text, f.n, f.topic_id, f.relation, f.key,
-       (('x' || substr(md5(f.name), 1, 8))::bit(32)::bigint & 2147483647) % t.shards,
-       (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+       (('x' || substr(md5(f.name), 1, 8))::bit(32)::bigint & 2147483647::bigint) % t.shards::bigint,
+       (extract(epoch FROM clock_timestamp()) * 1000000::numeric)::bigint
 FROM {feed} f JOIN {topic} t ON t.id = f.topic_id WHERE f.name = :name::text
 
 -- name: feed.reading.columns -> rows
@@ -59,9 +59,9 @@ FETCH FORWARD {most} FROM relaybox_copy
 COMMIT
 
 -- slot: row
-row_to_json(m)
+row_to_json(m.*)
 
 -- slot: row_without
 -- The JSON null is left out: as null it would be the NULL of SQL.
-CASE WHEN {null_there} THEN (SELECT json_object_agg(e.key, e.value) FROM json_each(row_to_json(m)) e WHERE NOT ({null_here}))
-     ELSE row_to_json(m) END
+CASE WHEN {null_there} THEN (SELECT json_object_agg(e.key, e.value) FROM json_each(row_to_json(m.*)) e WHERE NOT ({null_here}))
+     ELSE row_to_json(m.*) END

@@ -21,25 +21,29 @@ WHERE v.relaybox_n IS NULL
 
 -- name: kept.columns -> rows
 -- Name, type to read text as, type as declared, its kind, digits behind the point, and whether a row may leave it out and
--- may have it.
+-- may have it; how two values of it are compared.
 SELECT c.column_name, c.data_type,
        concat(c.column_type, CASE WHEN c.collation_name IS NULL THEN ''
                                   ELSE concat(' CHARACTER SET ', c.character_set_name, ' COLLATE ', c.collation_name) END),
        CASE WHEN c.data_type = 'json' THEN 'json'
             WHEN c.data_type IN ('decimal', 'tinyint', 'smallint', 'mediumint', 'int', 'bigint') THEN 'number'
             WHEN c.data_type = 'double' THEN 'float'
-            WHEN c.data_type IN ('datetime', 'timestamp', 'time') THEN 'time'
+            WHEN c.data_type = 'date' THEN 'date' WHEN c.data_type IN ('datetime', 'timestamp', 'time') THEN 'time'
             WHEN c.data_type LIKE '%blob' OR c.data_type LIKE '%binary' THEN 'bytes' ELSE 'text' END,
        coalesce(c.datetime_precision, c.numeric_scale),
        c.is_nullable = 'YES' OR c.column_default IS NOT NULL OR c.extra LIKE '%auto_increment%',
-       c.extra NOT LIKE '%GENERATED%' OR c.extra LIKE '%DEFAULT_GENERATED%'
+       c.extra NOT LIKE '%GENERATED%' OR c.extra LIKE '%DEFAULT_GENERATED%', '='
 FROM information_schema.columns c
 WHERE c.table_schema = {database} AND c.table_name = '{kept_name}' ORDER BY c.ordinal_position
 
 -- name: kept.unique -> rows
--- Each unique index, and its columns; NULL for an expression, and for a part of one.
-SELECT s.index_name, CASE WHEN s.sub_part IS NULL THEN s.column_name END
+-- Each unique index, its columns (NULL for an expression, and for a part of one), and whether it tells every two texts
+-- apart.
+SELECT s.index_name, CASE WHEN s.sub_part IS NULL THEN s.column_name END,
+       coalesce(c.collation_name LIKE '%nopad_bin' OR c.collation_name LIKE '%0900_bin', 1)
 FROM information_schema.statistics s
+LEFT JOIN information_schema.columns c
+  ON c.table_schema = s.table_schema AND c.table_name = s.table_name AND c.column_name = s.column_name
 WHERE s.table_schema = {database} AND s.table_name = '{kept_name}' AND s.non_unique = 0 ORDER BY 1, s.seq_in_index
 
 -- name: kept.collation -> rows

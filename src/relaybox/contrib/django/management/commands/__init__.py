@@ -1,0 +1,1 @@
+"""`manage.py relaybox` and `manage.py flush`."""

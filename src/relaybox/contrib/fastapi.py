@@ -1,0 +1,8 @@
+"""FastAPI: services that work as long as the application.
+
+app = FastAPI(lifespan=lifespan(outbox, outbox.deliver(listeners)))
+"""
+
+from .asgi import lifespan
+
+__all__ = ["lifespan"]
