@@ -171,7 +171,7 @@ def test_a_thread_is_left_as_it_was_found(place: Place, box: Outbox) -> None:
 
 
 def test_names_that_are_not_there() -> None:
-    with pytest.raises(ConfigError, match=r"no database 'defualt'; do you mean 'default'\?"):
+    with pytest.raises(ConfigError, match=r"no database 'defualt'; did you mean 'default'\?"):
         Outbox("django://defualt")
 
 
