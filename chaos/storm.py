@@ -157,6 +157,7 @@ class Storm(Generic[Options]):
     # -- what it has ------------------------------------------------------------------------------------
 
     def _play(self) -> None:
+        self._hold(True)
         try:
             self._members += [Member(*given, self.folder) for given in self._cast()]
             deadline = time.monotonic() + START

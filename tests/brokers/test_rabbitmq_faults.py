@@ -133,7 +133,10 @@ async def test_no_permission_for_an_exchange(harness: RabbitMQHarness) -> None:
 async def test_the_size_limit_of_the_broker(harness: RabbitMQHarness) -> None:
     """It closes the channel for everybody; only the large one is to blame."""
     destination = await harness.destination()
-    harness.server.ctl("eval", "application:set_env(rabbit, max_message_size, 10000).")
+    # RabbitMQ 4 reads the setting once, when it starts.
+    usual = harness.server.ctl("eval", "persistent_term:get(max_message_size, none).").strip()
+    set_term = "true" if usual == "none" else "persistent_term:put(max_message_size, 10000)"
+    harness.server.ctl("eval", f"application:set_env(rabbit, max_message_size, 10000), {set_term}.")
     try:
         async with opened(harness.sink()) as sink:
             small = messages(sink, destination, [f"key-{n}" for n in range(5)])
@@ -143,7 +146,8 @@ async def test_the_size_limit_of_the_broker(harness: RabbitMQHarness) -> None:
             assert all(answer is None or isinstance(answer, BrokerUnavailable) for answer in answers[:-1])
             await deliver(sink, [m for m, answer in zip(small, answers, strict=False) if answer is not None])
     finally:
-        harness.server.ctl("eval", "application:unset_env(rabbit, max_message_size).")
+        set_term = "true" if usual == "none" else f"persistent_term:put(max_message_size, {usual})"
+        harness.server.ctl("eval", f"application:unset_env(rabbit, max_message_size), {set_term}.")
     await arrived(harness, destination, small, repeated=True)
 
 

@@ -261,8 +261,16 @@ async def test_waiting_for_the_disk(server: RedisServer, harness: RedisHarness) 
             await harness.sink(wait_fsync=True).open()
         return
     stream = await harness.destination()
-    async with opened(harness.sink(wait_fsync=True)) as sink:
-        assert await publish(sink, messages(sink, stream, ["a"])) == [None]
+    _, usual = await command(server.url, "CONFIG", "GET", "appendfsync")
+    await command(server.url, "CONFIG", "SET", "appendfsync", "no")
+    try:
+        with pytest.raises(BrokerUnavailable, match="WAITAOF asked for"):
+            await harness.sink(wait_fsync=True).open()
+        await command(server.url, "CONFIG", "SET", "appendfsync", "always")
+        async with opened(harness.sink(wait_fsync=True)) as sink:
+            assert await publish(sink, messages(sink, stream, ["a"])) == [None]
+    finally:
+        await command(server.url, "CONFIG", "SET", "appendfsync", usual.decode())
 
 
 async def test_it_warns_of_servers_that_forget(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import subprocess
@@ -38,6 +39,39 @@ def test_the_reference_names_every_command_and_option() -> None:
             walk(child, f"{path} {name}")
 
     walk(get_command(app), "relaybox")
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("de", {"demo", "dead"}),
+        ("--url sqlite:///none.db dead re", {"replay"}),
+        ("status --url sqlite:///none.db --wa", {"--watch"}),
+        ("dead replay --da", {"--data-key"}),
+        ("topics configure orders --semantics ", {"queue", "pub_sub"}),
+    ],
+)
+def test_a_shell_completes_commands_options_and_values(tmp_path: Path, words: str, completed: set[str]) -> None:
+    words = f"relaybox {words}"
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_RELAYBOX_COMPLETE": "complete_bash"}
+    program = Path(sys.executable).with_name("relaybox")
+    done = subprocess.run([program], env=os.environ | asked, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert (set(done.stdout.split()), done.stderr) == (completed, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_completion_of_a_shell_can_be_seen_and_installed(tmp_path: Path) -> None:
+    program = str(Path(sys.executable).with_name("relaybox"))
+    home = os.environ | {"HOME": str(tmp_path)}
+
+    def ask(option: str) -> str:
+        shell = ["bash", "--norc", "-c", f"{program} {option}; true"]  # the last word: bash stays, and is found
+        return subprocess.run(shell, env=home, capture_output=True, text=True, check=True).stdout
+
+    shown = ask("--show-completion")
+    assert "complete -o default -F _relaybox_completion relaybox" in shown
+    assert "bash completion installed" in ask("--install-completion")
+    assert (tmp_path / ".bash_completions" / "relaybox.sh").read_text().strip() == shown.strip()
 
 
 def test_the_help_of_a_command_says_which_database(relaybox: Command) -> None:

@@ -86,15 +86,16 @@ class Shop:
         self.program = Program(
             self.folder, *command, DATABASE_URL=self.url.replace("://", f"{driver}://"), **environment
         )
-        wait_until(lambda: self._answers(ready), f"{ready} of {command}", pause=0.05)
+        wait_until(lambda: self.shows(ready), f"{ready} of {command}", pause=0.05)
 
-    def _answers(self, page: str) -> bool:
+    def shows(self, page: str, text: str = "") -> bool:
         assert self.program is not None
         assert self.program.running(), self.program.log()
         try:
-            return self.client.get(page).status_code < 500
+            answer = self.client.get(page)
         except httpx.TransportError:
             return False
+        return answer.status_code < 500 and text in answer.text
 
     def place(self, *numbers: int) -> None:
         for number in numbers:
@@ -175,7 +176,7 @@ def test_litestar_when_a_file_has_changed(open_shop: Any) -> None:
     (first,) = shop.delivered(1)
     program = shop.folder / "app.py"
     program.write_text(program.read_text().replace('"serving"', '"serving again"'))
-    wait_until(lambda: shop._answers("/ready") and "again" in shop.client.get("/ready").text, "the new program")
+    wait_until(lambda: shop.shows("/ready", "serving again"), "the new program")
     with Outbox(shop.url) as box:
         assert len(box.instances()) == 1
     shop.place(2)

@@ -52,7 +52,7 @@ from .output import fail, visible
 
 _exceptions: Any = import_module(typer.BadParameter.__module__)  # click's, of which some releases of typer have a copy
 NoSuchOption, UsageError = _exceptions.NoSuchOption, _exceptions.UsageError
-WORDS = {"str": "TEXT", "int": "N", "Path": "FILE"}
+WORDS = {"str": "TEXT", "int": "N", "float": "N", "Path": "FILE"}
 NO_DATABASE = ("demo", "config", "run")  # the last: its programs know theirs
 _GLOBAL = ("--url", "--table", "--schema", "--config")
 
@@ -102,7 +102,6 @@ app = typer.Typer(
     help="Transactional messaging on the database you already have.",
     epilog="--url, --table, --schema and --config may stand before or after the command.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,  # its tracebacks print local variables, a password among them
     rich_markup_mode=None,
 )

@@ -145,6 +145,8 @@ class RabbitMQLink:
                             await channel.exchange_declare(exchange, passive=True)
                     except aiormq.ChannelNotFoundEntity as error:
                         return DeliveryError(f"RabbitMQ knows no exchange {exchange!r}: {reason_of(error)}")
+                    except aiormq.ChannelAccessRefused:  # who may publish may not always ask: RabbitMQ 4.3
+                        channel = cast(aiormq.Channel, await self.connection.channel())
                 self._channels[exchange] = channel
             return channel
 

@@ -283,7 +283,7 @@ def _answer(text: str, stream: str) -> DeliveryError:
     code = text.partition(" ")[0]
     if code in UNAVAILABLE:
         return BrokerUnavailable(f"Redis refuses to write: {text}")
-    if code == "NOPERM" or "user executing the script" in text:
+    if code == "NOPERM" or "user executing the script" in text or "ACL failure in script" in text:  # from 7.2 on
         return BrokerUnavailable(f"the account may not add to the stream {stream!r}: {text}", destination=stream)
     if code == "HELD":
         return _held()
