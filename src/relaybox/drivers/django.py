@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, async_to_sync, sync_to_async
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import (
     DEFAULT_DB_ALIAS,
@@ -416,6 +417,8 @@ class AroundListeners:
 
 def _close_old() -> list[Any]:
     """As `close_old_connections`, which ends transactions, too. Those of this thread."""
+    if not settings.configured:  # Django is imported, by somebody, and not used
+        return []
     mine: list[Any] = connections.all(initialized_only=True)
     for each in mine:
         if not each.in_atomic_block:
