@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+ENGINES_ARGS ?=
 # Most tests wait for a server or a process rather than compute. A worker keeps to its part of the suite until another
 # is idle: so it starts few kinds of servers.
 JOBS ?= 3
@@ -14,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lock demo test roles dbt check site bench chaos storm journey replicas seams scale ga release clean
+.PHONY: help venv lock demo test roles dbt check site bench chaos storm journey replicas seams engines scale ga release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -68,6 +69,10 @@ replicas: venv ## From a feed to its replicas, by Kafka and straight, everything
 
 seams: venv ## Every fault, product and life event in pairs (about an hour); resumes where it stopped
 	@$(BIN)/python -m chaos.seams
+
+engines: venv ## Fetch the servers and Pythons people run, and run the suites that concern each; resumes (hours)
+	@scripts/bootstrap servers
+	@$(BIN)/python -m engines $(ENGINES_ARGS)
 
 ga: venv ## The pre-release tests of topics, scaled to the machine (about a quarter of an hour); resumes where it stopped
 	@$(BIN)/python -m ga

@@ -1,0 +1,1 @@
+"""The servers and Pythons that people run, fetched and put through the contract suites: `make engines`."""
