@@ -87,7 +87,9 @@ class Trial:
             self._replay(box, owner)
 
     def _all_at_once(self) -> None:
-        jobs: list[Callable[[random.Random], None]] = [self._write] * 4 + [self._refresh] * 2 + [self._define]
+        jobs: list[Callable[[random.Random], None]] = [self._write] * 4 + [self._refresh] * 2
+        if not self.deaf:  # a table whose triggers were made anew is evaluated whole: that would hide the bug
+            jobs.append(self._define)
         if self.server is not None:
             jobs.append(self._kill)
         threads = [threading.Thread(target=self._job, args=(job, n)) for n, job in enumerate(jobs)]

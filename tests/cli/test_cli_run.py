@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from relaybox import Event, Outbox
+from relaybox.testing.servers.process import free_port
 
 from .conftest import Command, write
 
@@ -67,9 +69,9 @@ def shop(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @contextmanager
-def running(reference: str) -> Iterator[subprocess.Popen[str]]:
+def running(reference: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "relaybox", "run", reference],
+        [sys.executable, "-m", "relaybox", "run", reference, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -106,6 +108,16 @@ def test_runs_until_a_signal_and_drains(shop: str, tmp_path: Path, reference: st
     assert "relaybox runs delivery of outbox_event" in seen
     assert "heard world" in seen
     assert "slow ends" in seen  # what was under way was finished, not cut
+
+
+def test_it_serves_health_and_metrics_where_it_is_told_to(shop: str) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with running("shop_app:box", "--listen", address) as process:
+        lines(process, "relaybox runs delivery")
+        for page, content in (("live", ""), ("ready", "ok"), ("metrics", "python_info")):
+            with urllib.request.urlopen(f"http://{address}/{page}", timeout=20) as answer:
+                assert answer.status == 200
+                assert content in answer.read().decode()
 
 
 def test_an_outbox_without_settings_has_those_of_the_environment(

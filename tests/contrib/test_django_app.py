@@ -244,12 +244,15 @@ def test_settings_of_the_project_are_the_defaults_of_the_program(project: Django
     [
         (
             {"inbox": {"retenton": "1d"}},
-            "unknown setting 'inbox.retenton' (RELAYBOX in Django's settings); do you mean",
+            "unknown setting 'inbox.retenton' (RELAYBOX in Django's settings); did you mean",
         ),
-        ({"tabel": "x"}, "unknown setting 'tabel' (RELAYBOX in Django's settings); do you mean table?"),
+        ({"tabel": "x"}, "unknown setting 'tabel' (RELAYBOX in Django's settings); did you mean 'table'?"),
         ({"delivery": {"workers": 0}}, "expected delivery.workers to be a positive int, got 0"),
         ({"inboxes": "payments"}, "expected \"inboxes\" to be a list of names, got 'payments'"),
-        ({"databases": ["defualt"]}, "there is no 'defualt' in DATABASES; do you mean default?"),
+        (
+            {"databases": ["defualt"]},
+            "in DATABASES (RELAYBOX in Django's settings); did you mean 'default'?",
+        ),
         ({"table": "no table"}, "expected table name to be a letter"),
         ([], "expected RELAYBOX to be a dict, got list"),
     ],

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -171,7 +174,7 @@ def test_a_thread_is_left_as_it_was_found(place: Place, box: Outbox) -> None:
 
 
 def test_names_that_are_not_there() -> None:
-    with pytest.raises(ConfigError, match=r"no database 'defualt'; do you mean 'default'\?"):
+    with pytest.raises(ConfigError, match=r"no database 'defualt'; did you mean 'default'\?"):
         Outbox("django://defualt")
 
 
@@ -269,3 +272,19 @@ def test_an_async_outbox_of_a_test_delivers_to_plain_listeners_that_use_the_orm(
     asyncio.run(main())
     assert seen == [7]
     assert box.status().due == 0
+
+
+def test_listeners_run_where_django_is_imported_and_not_configured(tmp_path: Path) -> None:
+    """By a program that has it for something else."""
+    program = (
+        "import relaybox.drivers.django\n"
+        "from relaybox import Event, Inbox\n"
+        "with Inbox('sqlite:///in.db') as inbox:\n"
+        "    inbox.migrate()\n"
+        "    inbox.accept(None, Event('A', 1))\n"
+        "    print(inbox.process(lambda event: None).once().done)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n", done.stderr

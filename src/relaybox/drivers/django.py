@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Any, ClassVar, Literal
 from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, async_to_sync, sync_to_async
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import (
     DEFAULT_DB_ALIAS,
@@ -32,6 +32,7 @@ from django.utils.connection import ConnectionProxy
 from ..around import frameworks
 from ..errors import ConfigError, StoreError, UnsupportedByEngine
 from ..op import Copy, Op, Result, Statement, T
+from ..words import did_you_mean
 from .pool import AsyncDatabase, Database
 from .spi import Callback, Connection, DialectName
 from .toolkits import BEGIN, abort, translate_cause
@@ -279,9 +280,8 @@ def alias_of(url: str) -> str:
     except ImproperlyConfigured as error:
         raise ConfigError(f"{url} is a database of Django's settings, and there are none: {error}") from error
     if alias not in known:
-        near = get_close_matches(alias, known, 1)
-        hint = f"do you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-        raise ConfigError(f"Django's settings have no database {alias!r}; {hint}")
+        hint = did_you_mean(alias, known, f"; there are {', '.join(known)}")
+        raise ConfigError(f"Django's settings have no database {alias!r}{hint}")
     return alias
 
 
@@ -417,6 +417,8 @@ class AroundListeners:
 
 def _close_old() -> list[Any]:
     """As `close_old_connections`, which ends transactions, too. Those of this thread."""
+    if not settings.configured:  # Django is imported, by somebody, and not used
+        return []
     mine: list[Any] = connections.all(initialized_only=True)
     for each in mine:
         if not each.in_atomic_block:

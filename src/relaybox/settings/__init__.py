@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .load import Explained, Loaded, from_mapping, leaves, nearest, prefixed, read_file, table_of
+from .load import Explained, Loaded, from_mapping, leaves, prefixed, read_file, table_of
 from .sections import (
     BATCHES,
     INGEST,
@@ -61,7 +61,6 @@ __all__ = [
     "explained",
     "from_mapping",
     "leaves",
-    "nearest",
     "prefixed",
     "programs",
     "read_file",

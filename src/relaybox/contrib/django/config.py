@@ -11,9 +11,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS
 
 from ...errors import ConfigError
-from ...settings import Settings, from_mapping, nearest
+from ...settings import Settings, from_mapping
 from ...store.inbox import InboxTables
 from ...store.names import Tables
+from ...words import did_you_mean
 from ..tables import ProductName
 
 PLACE = "RELAYBOX in Django's settings"
@@ -65,8 +66,7 @@ _NAMES = frozenset(field.name for field in fields(Config))
 
 def one_of(what: str, name: str, known: Collection[str]) -> str:
     if name not in known:
-        hint = nearest(name, known) if known else ""
-        raise ConfigError(f"there is no {name!r} in {what}{hint if 'do you mean' in hint else ''} ({PLACE})")
+        raise ConfigError(f"there is no {name!r} in {what} ({PLACE}){did_you_mean(name, known)}")
     return name
 
 
@@ -80,8 +80,7 @@ def _given() -> Mapping[str, Any]:
     known = _NAMES | {section.name for section in fields(Settings)}
     for name in given:
         if name not in known:
-            hint = nearest(str(name), known)
-            raise ConfigError(f"unknown setting {name!r} ({PLACE}){hint if 'do you mean' in hint else ''}")
+            raise ConfigError(f"unknown setting {name!r} ({PLACE}){did_you_mean(str(name), known)}")
     return given
 
 
