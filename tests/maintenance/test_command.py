@@ -47,7 +47,7 @@ def test_once(world: World) -> None:
 
 
 def test_standing_by(world: World) -> None:
-    world.sql("INSERT INTO outbox_event_term VALUES ('maintenance', 'other', 1, now() + interval '1 hour')")
+    world.sql("INSERT INTO outbox_event_term VALUES ('maintenance', 'other', 1, now() + interval '10 seconds')")
     assert "another maintainer" in called("maintain", "--once", "--url", world.url).stdout
 
 

@@ -27,6 +27,7 @@ from relaybox.facts import (
     Died,
     FeedStanding,
     Published,
+    ReplicaLag,
     Standing,
     Strayed,
     TenantsWaiting,
@@ -79,6 +80,7 @@ def test_every_measure_is_exported() -> None:
     metrics.observer(CallsUnderWay("webhook", 3, 1, 2, 1, 0))
     metrics.observer(TenantsWaiting(20, 1))
     metrics.observer(FeedStanding("totals", timedelta(1), timedelta(1), 7, 0))
+    metrics.observer(ReplicaLag("totals", 1))
     gauges = {f"relaybox.{measure.name}" for measure in MEASURES if measure.kind == "gauge"}
     assert set(metrics.read()) - {"relaybox.circuit.opened"} == gauges  # a counter that this fact leaves at zero
 

@@ -16,7 +16,7 @@ from relaybox.topic import Topic
 
 from .writing import connected, fresh_url, in_topic, known, leave_for_good, migrated, relation, subscribe
 
-FEEDS = ["feeds", "capture", "define", "refresh", "snapshot", "schedule", "hand_off", "latest"]
+FEEDS = ["feeds", "capture", "define", "refresh", "snapshot", "schedule", "hand_off", "latest", "settings"]
 TOPICS = ["topics", *FEEDS]  # and what stands on them
 EVERY = (
     Topic.queue("rows"),

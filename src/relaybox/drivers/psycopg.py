@@ -161,7 +161,12 @@ class _Own(psycopg.AsyncConnection[Any]):
 
     async def close(self) -> None:
         if self._ending is not None:
-            await asyncio.wait([self._ending])
+            try:
+                await asyncio.wait([self._ending])
+            except asyncio.CancelledError:  # nobody waits for the good-bye any longer
+                self._ending.cancel()
+                await asyncio.wait([self._ending])
+                raise
         await super().close()
 
 
@@ -244,12 +249,16 @@ async def aready(
     raw: psycopg.AsyncConnection[Any], timeout: float | None, pause: float | None
 ) -> AsyncPsycopgConnection:
     connection = AsyncPsycopgConnection(raw)
-    raw.prepare_threshold = None
-    row = await (await raw.execute("SELECT pg_backend_pid()")).fetchone()
-    connection.pooled = row is None or _behind_pooler(raw, row[0])
-    if not connection.pooled:
-        raw.prepare_threshold = 3
-        await raw.execute(_session(raw.info.server_version // 10000, timeout, pause))
+    try:
+        raw.prepare_threshold = None
+        row = await (await raw.execute("SELECT pg_backend_pid()")).fetchone()
+        connection.pooled = row is None or _behind_pooler(raw, row[0])
+        if not connection.pooled:
+            raw.prepare_threshold = 3
+            await raw.execute(_session(raw.info.server_version // 10000, timeout, pause))
+    except BaseException:
+        await raw.close()  # nobody else knows of it
+        raise
     return connection
 
 

@@ -37,6 +37,9 @@ class Plain(NamedTuple):
     op: Op[Any]
 
 
+PATIENCE = 1.0  # seconds for a second session: a pooler may have one only, and would let it wait for the first
+
+
 class Beside(NamedTuple):
     """Two ops in two sessions: the second while the transaction of the first is open. Answers what both answered; None
     if there is one connection only. What the first does is rolled back."""
@@ -93,7 +96,7 @@ def beside(step: Beside, db: Runner) -> tuple[Any, Any] | None:
     with db.connection() as connection:
         connection.begin()
         try:
-            return run(step.first, connection), db.run(step.second)
+            return run(step.first, connection), db.within(PATIENCE).run(step.second)
         finally:
             with suppress(StoreError):
                 connection.rollback()
@@ -105,7 +108,7 @@ async def abeside(step: Beside, db: AsyncRunner) -> tuple[Any, Any] | None:
     async with db.connection() as connection:
         await connection.begin()
         try:
-            return await arun(step.first, connection), await db.run(step.second)
+            return await arun(step.first, connection), await db.within(PATIENCE).run(step.second)
         finally:
             with suppress(StoreError):
                 await connection.rollback()

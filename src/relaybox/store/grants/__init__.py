@@ -123,6 +123,7 @@ MATRICES: Mapping[str, Matrix] = {
         "operator": [
             (SEE, "migration feed feed_schedule feed_source feed_stale feed_delta feed_chunk feed_latest"),
             ("SELECT, INSERT, DELETE", "feed_hand_off feed_consumed"),
+            ("UPDATE (n)", "feed_delta"),  # who locks must be able to update
         ],
         "reader": [
             (SEE, "migration feed feed_schedule feed_source feed_stale feed_delta feed_chunk feed_row"),
