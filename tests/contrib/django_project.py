@@ -50,6 +50,7 @@ class Django:
             cwd=self.folder,
             env={
                 **os.environ,
+                "COLUMNS": "200",
                 "PYTHONPATH": os.pathsep.join(filter(None, path)),
                 "DJANGO_SETTINGS_MODULE": "settings_of_test",
                 "PYTHONDONTWRITEBYTECODE": "1",
