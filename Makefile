@@ -6,7 +6,7 @@ PYTEST_ARGS ?=
 ENGINES_ARGS ?=
 # Most tests wait for a server or a process rather than compute. A worker keeps to its part of the suite until another
 # is idle: so it starts few kinds of servers.
-JOBS ?= 3
+JOBS ?= 4
 PRODUCTS = $(addprefix tests/,outbox inbox topics relay ingest operate maintenance)
 
 export PYTHON VENV
