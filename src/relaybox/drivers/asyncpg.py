@@ -212,10 +212,14 @@ async def aconnect(
         if pooled:
             raw.terminate()
             raise connection_lost("there is a pooler now where a server was; the next attempt knows")
-        limit = transaction_limit(raw.get_server_version().major, timeout, pause)
-        await raw.execute(f"SET search_path = pg_catalog; {KEEP_MEMORY}; {limit}")
-        await raw.fetchval(_TYPES)
-        await raw.execute("RESET search_path")
+        try:
+            limit = transaction_limit(raw.get_server_version().major, timeout, pause)
+            await raw.execute(f"SET search_path = pg_catalog; {KEEP_MEMORY}; {limit}")
+            await raw.fetchval(_TYPES)
+            await raw.execute("RESET search_path")
+        except BaseException:
+            raw.terminate()  # nobody else knows of it
+            raise
     _direct.add(url)
     return AsyncpgConnection(raw)
 
